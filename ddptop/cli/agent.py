@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve the run; the exit code is the collector's."""
     words = list(sys.argv[1:] if argv is None else argv)
     folder, run_id, launcher, *several = words
+    # From the environment: the command that started this process has put its options there.
     options = LaunchOptions.from_words()
     try:
         arguments = collector_command_arguments(options, Path(folder), run_id)
@@ -40,11 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if several and not serve:
         from ddptop.agent.__main__ import main as relay
 
+        # The command that this process executes if it is to be the collector: this one anew, with `role`
+        # written.
         return relay(arguments, _write_summary, collector=[sys.executable, "-m", "ddptop.cli.agent", *words])
     from ddptop.collector.__main__ import AGAIN
     from ddptop.collector.__main__ import main as collect
 
     code = collect([*arguments, *(["--serve", serve] if serve else [])], _write_summary)
+    # Ranks of other hosts have joined: the collector goes on, as one that receives them.
     if code == AGAIN and not serve and read_role(Path(folder)):
         again = [sys.executable, "-m", "ddptop.cli.agent", folder, run_id, launcher, "--several-hosts"]
         os.execv(again[0], again)
@@ -65,6 +69,7 @@ def collector_command_arguments(options: LaunchOptions, folder: Path, run_id: st
 
 
 def _write_summary(summary: Mapping[str, object]) -> None:
+    # Its other lines are for a launcher, and there is none.
     if "steps" in summary:
         write_summary(json.dumps(summary))
 

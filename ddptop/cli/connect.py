@@ -52,6 +52,7 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     for place in range(len(words) - 1):
         if words[place] == "--connect" and words[place + 1] == "--":
             return list(words[:place]), list(words[place + 2 :])
+        # A plain `--` before it ends the options: a run may be called `--connect`.
         if words[place] == "--":
             break
     return list(words), None
@@ -69,6 +70,7 @@ def target_of(options: argparse.Namespace) -> Target:
         remote = Remote(where=_shorten_command(command), first=command, again=command, program=program)
         return Target(remote, options.run)
     begin = "ssh://" if options.connect.startswith("ssh://") else ""
+    # A host name has no slash, so that the first one begins the run's name.
     place, slash, run = options.connect.removeprefix(begin).partition("/")
     if slash and options.run is not None:
         raise CliError(f"two runs are named: {run} and {options.run}", Exit.USAGE)
@@ -79,6 +81,7 @@ def target_of(options: argparse.Namespace) -> Target:
             raise CliError(f"--connect {options.connect}: slurm:JOBID, as squeue shows it", Exit.USAGE)
         command = (*SRUN, f"--jobid={job}")
         return Target(Remote(where=f"job {job}", first=command, again=command, program=program), run, job)
+    # HOST:PORT means TCP, and ssh takes the port in another way.
     if not begin and _PORT.fullmatch(place):
         raise CliError(
             f"--connect {place} needs --key FILE; for ssh on another port: --connect ssh://{place}",
@@ -136,6 +139,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
         ) from None
     except zmq.ZMQError as error:
         raise CliError(f"{where}: {error}") from None
+    # At least TCP_S: a first connection over a slow line takes some seconds.
     deadline = time.monotonic() + max(TCP_S, options.wait or 0.0)
     while (trouble := link.why_broken()) is not None:
         late = time.monotonic() > deadline
@@ -154,18 +158,22 @@ def _connect_source(target: Target, wait_s: float) -> RemoteSource:
     from ddptop.sources.remote import RemoteError, RemoteLink
 
     deadline, announced = time.monotonic() + wait_s, False
+    # A link of its own for each attempt: a connection that failed is not used again.
     while True:
         link = RemoteLink(target.remote, target.run)
         try:
             hello = link.connect_first(write_errors if sys.stderr.isatty() else None)
+            # By its id from now on: a later run may have the same name.
             again = partial(RemoteLink, target.remote, hello.run_id)
             return RemoteSource(hello.name, target.remote.where, link, again)
         except RemoteError as error:
             link.close()
             # srun has started on any node of the job: the far end knows on which one the collector is.
+            # Only once: the node is in the command then.
             if target.job is not None and error.host and error.host not in " ".join(target.remote.first):
                 target = _on_node(target, error.host)
                 continue
+            # Only a run that is not there yet is waited for; anything else stays as it is.
             if error.code != Exit.NOT_FOUND or time.monotonic() >= deadline:
                 raise CliError(str(error), _exit_for(error.code)) from None
             if not announced:

@@ -73,9 +73,11 @@ def main(options: argparse.Namespace) -> int:
         ends = mode is not show.Mode.SCREEN and not options.steps
         try:
             code = watch_run(start, mode, settings, lesson, ends=ends)
+            # Without a screen the demo ends by itself, once it has shown what it is to show.
             if mode is show.Mode.WATCH:
                 wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
+            # Asked before the process is stopped: only what ended by itself can have failed.
             stopped = training.poll() is None or (ends and lesson.over)
             stop_process(training, at_once=start.run is None)
         if training.returncode and not stopped:
@@ -173,6 +175,7 @@ class Lesson:
     def note_frame(self, frame: Frame) -> None:
         """Take in the newest frame."""
         self._step = frame.group.step or 0
+        # The demo's script slows the last rank.
         last = frame.run.world_size - 1
         flags = (event.rank == last for event in frame.events if event.kind == "straggler")
         self._flagged = self._flagged or any(flags)
@@ -192,6 +195,7 @@ class Lesson:
         last = frame.run.world_size - 1
         if last in blamed(frame.straggler):
             since_s = min((alert.since_s for alert in frame.alerts if alert.kind == "straggler"), default=0.0)
+            # Said for a while; who has read it needs the line no more.
             if frame.unix_s - since_s > SHOWN_S:
                 return ""
             return f"demo: rank {last} sleeps while it loads data · w shows why it is slow, 2 one step"
@@ -210,6 +214,7 @@ def _start_training(name: str, ranks: int, steps: int, output: IO[bytes]) -> sub
     launcher = [sys.executable, "-m", "ddptop.cli.demo", "--ddptop-name", name]
     torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.training.demo"]
     slow = map(str, (SLOW_FROM, SLOW_UNTIL, EVERY))
+    # A process of its own: this one must not import torch, and ends at any moment.
     return subprocess.Popen(
         [*launcher, *torchrun, "--steps", str(steps), "--slow", *slow],
         stdin=subprocess.PIPE,  # the launcher's ranks inherit it
@@ -236,6 +241,7 @@ def look_for_run(name: str, process: subprocess.Popen[bytes], output: IO[bytes])
     """
     has_ended = process.poll() is not None  # asked first: the run is there before its last step
     for run in find.find_live():
+        # Whatever its state: the name is random, and only this demo has it.
         if run.name == name:
             return run
     if has_ended:
@@ -280,6 +286,7 @@ def watch_run(
         start.seen.set()
         if lesson is not None:
             lesson.note_frame(frame)
+            # Its end is asked for by closing its input, as at any end of this command.
             if ends and lesson.over and start.process.stdin is not None:
                 start.process.stdin.close()
 
@@ -317,6 +324,7 @@ def stop_process(process: subprocess.Popen[bytes], *, at_once: bool = False) -> 
 
     `at_once`: send SIGTERM right away, as the process has begun nothing that should end by itself.
     """
+    # First by closing its input: it ends its ranks in good order.
     if process.stdin is not None:
         process.stdin.close()
     if process.stdin is None or at_once:

@@ -41,6 +41,7 @@ class DemoSource(CollectorSource):
     def latest(self) -> Frame | None:
         """See Source."""
         frame = super().latest()
+        # Counted once for each frame, however often the screen asks.
         if frame is not None and frame is not self._seen:
             self._seen = frame
             self._see(frame)
@@ -53,6 +54,7 @@ class DemoSource(CollectorSource):
             except CliError as problem:
                 self.problem = problem
                 self._set_status(str(problem))
+                # The thread ends here: there is nothing to read.
                 self._stop.set()
                 self._close_screen()
         if self._run is not None:

@@ -50,6 +50,7 @@ def find_live() -> list[RunFile]:
     from ddptop.host.runs import live_runs
 
     try:
+        # Stable: within each kind they stay newest first.
         return sorted(live_runs(), key=lambda run: run.collector_host is not None)
     except RunDirectoryError as error:
         raise CliError(str(error), Exit.REFUSED) from None
@@ -106,6 +107,7 @@ def newest_recording() -> Path:
     Files that cannot be read are passed over. Raises CliError (3) if there is none.
     """
     running = find_live()
+    # That of a live run is the newest of all, though its file is left out of the others.
     being_written = [Path(run.recording) for run in running if run.recording is not None]
     paths = sorted(being_written, key=modified_s, reverse=True) + [
         item.path for item in find_recorded(running)
@@ -130,6 +132,7 @@ def recording_of(word: str | None) -> Path:
         return Path(word)
     try:
         target = find_run(word)
+    # A file of this name without the suffix, in the current folder.
     except CliError:
         if Path(word).exists():
             return Path(word)
@@ -154,6 +157,7 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
         running = find_live()
         if any(word is None or _begins_with(run, word) for run in running) or time.monotonic() >= deadline:
             return running
+        # Nobody is starting one: waiting would be for nothing.
         if wait_s is None and not _run_is_starting(running):
             return running
         if not announced:
@@ -170,6 +174,7 @@ def _run_is_starting(running: Sequence[RunFile]) -> bool:
 
     if launcher_is_starting():
         return True
+    # Without a launcher of ours a run shows by its members before its collector is there.
     served = {run.directory for run in running}
     folders = (folder for root in run_roots() if root.is_dir() for folder in root.iterdir())
     return any(folder not in served and has_members(folder) for folder in folders)
@@ -232,6 +237,7 @@ def read_whole(path: Path, doing: str = "reading", *, follow: bool = False) -> I
     """
     from ddptop.recording.format import RecordingError
 
+    # Filled once it is open: the bar is shown before.
     recordings: list[Recording] = []
 
     def share_read() -> float | None:
@@ -254,6 +260,7 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
 
     `share`: how much is done (0..1), for a bar; None: not known, then the seconds are counted.
     """
+    # No line that is overwritten belongs into a file or a pipe.
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
@@ -270,6 +277,7 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
             else:
                 state = f"[{'#' * round(20 * min(1.0, part)):<20}] {percent(100 * min(1.0, part), 0)}"
             print_over(_fit_progress(doing, state, _terminal_columns()))
+        # Something was shown: it is erased before the result is printed.
         if pause_s == RENEW_S:
             print_over("")
 
@@ -279,6 +287,7 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
         yield
     finally:
         done.set()
+        # A thread that was never started cannot be joined.
         if thread.ident is not None:
             thread.join()
 

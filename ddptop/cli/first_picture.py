@@ -31,6 +31,7 @@ _picture = ""
 def begin(waits_for: str) -> None:
     """Show what is waited for, in the middle of the terminal."""
     global _is_shown, _picture  # a process has one terminal
+    # The stream as Python opened it: Textual draws there, too.
     stream = sys.__stderr__
     if stream is None or not stream.isatty():
         return
@@ -67,7 +68,9 @@ def end() -> None:
 
 def _suspend(_number: int, _frame: FrameType | None) -> None:
     """Ctrl-Z: the shell has its page, and `fg` shows the picture again."""
+    # The shell gets its own page back before it prints.
     _write(_CLOSE)
+    # SIGSTOP, which cannot be handled: this is where the process stops, and goes on after `fg`.
     os.kill(os.getpid(), signal.SIGSTOP)
     _write(_picture)
 

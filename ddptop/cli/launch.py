@@ -50,6 +50,7 @@ def hide_our_frames(error: BaseException) -> None:
         if link is None:
             continue
         link.__traceback__ = _without_ours(link.__traceback__)
+        # Each once: an exception may be in its own context.
         chain += [before for before in (link.__cause__, link.__context__) if before not in chain]
 
 
@@ -66,6 +67,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
+    # Before anything is opened: see there.
     fill_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -92,6 +94,7 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     try:
         import torch
     except ModuleNotFoundError as error:
+        # Something within torch is missing: not ours to explain.
         if error.name != "torch":
             raise
         if arguments[:1] in (["--help"], ["-h"]):
@@ -100,6 +103,7 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
         return Exit.FAILED
     import torch.distributed.run as torchrun
 
+    # torch's own parser, so that every option of torchrun is there, also later ones.
     parser = torchrun.get_args_parser()
     parser.prog, parser.usage = "ddptop-run", USAGE
     parser.format_help = lambda: help_text(torchrun.get_args_parser())
@@ -113,6 +117,7 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     script = [parsed.training_script, *parsed.training_script_args]
 
     def launch(run: Run | None) -> int:
+        # Not every kind of run takes all of these, and none is there if the run is not recorded.
         note_exits, note_signal = getattr(run, "note_exits", None), getattr(run, "note_signal", None)
         prepare_end = getattr(run, "prepare_end", None)
         note_rendezvous = getattr(run, "note_rendezvous", None)
@@ -131,10 +136,10 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
             return 1
         return 0
 
-    return _launch_watched(LaunchOptions.from_parsed(parsed), script, launch, starting, _begin_torchrun)
+    return _launch_watched(LaunchOptions.from_parsed(parsed), script, launch, starting, begin_torchrun)
 
 
-def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
+def begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
     if options.may_span_hosts:
         from ddptop.cli.run_over_hosts import RunOverHosts
 
@@ -151,25 +156,27 @@ def _begin_exec(options: LaunchOptions, command: Sequence[str]) -> Run:
 
     shared, script = shared_run_id(), own_script(command)
     if shared is None:
-        if _is_torchrun_over_hosts(command):
+        if is_torchrun_over_hosts(command):
             note("each host is recorded by itself; `ddptop-run` in place of torchrun makes one run of them")
-        return _begin_torchrun(options, script)
+        return begin_torchrun(options, script)
     return SharedRun.begin_run(shared, options, run_name(options, script), script)
 
 
-def _is_torchrun_over_hosts(command: Sequence[str]) -> bool:
+def is_torchrun_over_hosts(command: Sequence[str]) -> bool:
     """Whether a command is torchrun's, for several hosts."""
     if not any(Path(word).name in ("torchrun", "torch.distributed.run") for word in command[:4]):
         return False
+    # `--nnodes=2` and `--nnodes 2` alike.
     words = [part for word in command for part in word.split("=", 1)]
     numbers = [number for word, number in pairwise(words) if word == "--nnodes"]
     return numbers[-1:] not in ([], ["1"], ["1:1"])
 
 
-def _begin_run(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
+def begin_if_possible(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
     """Begin the run. If that fails for any reason, print a line and return None: training runs without
     ddptop."""
     if options.off:
+        # The ranks read it: their hook then does nothing.
         os.environ["DDPTOP"] = "0"
         return None
     # What `begin` sets for the ranks must not be left behind where it fails.
@@ -197,7 +204,8 @@ def _launch_watched(
 
     `starting` is closed once viewers need not wait for the run's folder any more.
     """
-    run = _begin_run(options, script, begin)
+    run = begin_if_possible(options, script, begin)
+    # A run over hosts can be watched only after its launchers have met.
     close_when_started = getattr(run, "close_when_started", None)
     if close_when_started is None:
         starting.close()
@@ -208,6 +216,7 @@ def _launch_watched(
     try:
         code = launch(run)
     except SystemExit as exit:
+        # As Python itself turns it into an exit code: a text is 1.
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         raise
     except KeyboardInterrupt:  # where torchrun has no handlers of its own yet
@@ -251,6 +260,7 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
         # Signals that come from now on are for this process: the command has ended.
         for number, handler in before.items():
             signal.signal(number, handler)
+    # As a shell: 128 and the number of the signal that ended it.
     return 128 - code if code < 0 else code
 
 

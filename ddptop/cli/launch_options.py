@@ -59,6 +59,7 @@ _auto_or_off, _full_or_auto, _on_or_off = (
 
 def _parse_listen(text: str) -> str:
     host, _, port = text.rpartition(":")
+    # An IPv6 address needs its brackets: its last colon would be taken for the port's.
     if not host or (":" in host and not host.startswith("[")) or _parse_port(port) == 0:
         raise ValueError(f"{text!r} is not HOST:PORT")
     return text
@@ -77,6 +78,7 @@ def metrics_target(text: str) -> str:
 def _parse_logger(text: str) -> str:
     kind, _, folder = text.partition(":")
     if kind == "tensorboard" and folder:
+        # Absolute: the process that writes has another working folder.
         return f"tensorboard:{Path(folder).absolute()}"
     if text not in ("wandb", "mlflow"):
         raise ValueError(f"{text!r} is none of tensorboard:DIR, wandb and mlflow")
@@ -265,6 +267,7 @@ class LaunchOptions:
     def from_parsed(cls, parsed: argparse.Namespace) -> LaunchOptions:
         """From the parsed command line."""
         nodes = getattr(parsed, "nnodes", "")
+        # Empty where there was no torchrun, whose parser would have these.
         return cls(
             **{name: getattr(parsed, f"ddptop_{name}") for name in OPTIONS},
             off=parsed.ddptop_off,
@@ -328,6 +331,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, option in OPTIONS.items():
         group.add_argument(
             f"--ddptop-{_dashed_name(name)}",
+            # The variable's value is the default, so that a flag wins.
             default=_from_environment(name, option),
             type=_argparse_type(name, option.parse),
             metavar=option.metavar,
@@ -419,8 +423,10 @@ def run_name(options: LaunchOptions, script: Sequence[str]) -> str:
     if options.name:
         return options.name
     word = script[0] if script else "run"
+    # A module's last part, or a file without its ending.
     stem = Path(word).stem if "/" in word or word.endswith(".py") else word.rsplit(".", 1)[-1]
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_") or "run"
+    # Short enough for a file's name with a number behind it.
     return f"{plain[:40]}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
 
 
@@ -456,6 +462,7 @@ def _from_environment(name: str, option: Option) -> Any:
     """The value that the option's variable has; where it cannot be used the default, with a warning line."""
     value = None if option.default is None else option.parse(option.default)
     text = os.environ.get(_variable_name(name))
+    # Said and ignored: a wrong variable must not keep a training from starting.
     try:
         return value if text is None else option.parse(text)
     except ValueError as mistake:

@@ -100,6 +100,7 @@ def _ended_by_signals() -> Iterator[None]:
 
     The next one is ignored, so that the end is not interrupted, as is one that was ignored before (nohup).
     """
+    # Python handles signals on the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -98,13 +98,16 @@ class RunOverHosts:
         Takes a second at most: a process of ours that needs longer goes on by itself.
         """
         end_s = time.monotonic() + EXIT_S
+        # First: it could start a collector just now.
         self._exchange.end_thread()
         with self._lock:
+            # Under the lock, so that the other thread starts none after this.
             self._ended = True
             supervisor = self._supervisor
         summary = None
         if supervisor is not None:
             summary = supervisor.finish_run(exit_code, most_s=max(0.0, end_s - time.monotonic()))
+        # After the supervisor: as long as this lock is held the folder is nobody's to remove.
         if self._member is not None:
             os.close(self._member)
         if summary is None and not (supervisor is not None and supervisor.goes_on):
@@ -122,6 +125,7 @@ class RunOverHosts:
                 note(f"run {self._name}: its {process} did not answer; what it had sent is recorded")
         elif self._collects or collector is None:
             note(f"run {self._name}: {describe_summary(summary, exit_code)}")
+        # Recorded elsewhere: only what this host has kept by itself is worth a line.
         elif summary.recording:
             note(f"run {collector.name}, this host: {describe_summary(summary, exit_code)}")
 
@@ -147,6 +151,7 @@ class RunOverHosts:
         )
         with self._lock:
             if self._ended:
+                # The run has ended while the thread was on its way here.
                 return
             supervisor.start_process()
             self._collects = collects

@@ -36,6 +36,7 @@ def of_recording(item: RecordingEntry) -> RunChoice:
         with Recording.open(item.path) as recording:
             run = recording.run
             state: str = recording.latest_run.state
+            # A recording without a writer and without an end is that of a collector that was killed.
             if state == "live" and not recording.growing:
                 state = "lost"
             ranks = recording.world_size

@@ -243,12 +243,14 @@ def load_settings(
     origins: dict[str, str] = {}
     for name, setting in SETTINGS.items():
         variable = f"DDPTOP_{name.upper()}"
+        # In this order: whoever is nearer to this one command wins.
         if (given := flags.get(name)) is not None:
             value, origin = given, flag_of(name)
         elif environ.get(variable):
             value, origin = environ[variable], variable
         elif name in in_file:
             value, origin = in_file[name], str(path)
+        # A value that this version does not know is as if nothing was remembered.
         elif name in REMEMBERED and (kept := _remembered_value(name, last_time)) is not None:
             values[name], origins[name] = kept, "remembered"
             continue

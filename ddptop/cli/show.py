@@ -85,8 +85,10 @@ def choose_mode(options: argparse.Namespace, *, live: bool) -> Mode:
         return Mode.ONCE
     if options.watch:
         return Mode.WATCH
+    # A browser has no terminal, and Textual's driver draws for it.
     if in_browser() or (has_terminal() and os.environ.get("TERM", "") not in BLIND_TERMINALS):
         return Mode.SCREEN
+    # Without a screen: a live run goes on, a recording has a single end.
     return Mode.WATCH if live else Mode.ONCE
 
 
@@ -206,8 +208,10 @@ def _show_screen(
             stack.enter_context(title_given_back(sys.__stderr__ if settings.bell else None))
             stack.enter_context(_closed_on(until, app))
             stack.enter_context(_failures_shown(app))
+            # The terminal's second page stays: the screen draws on it.
             first_picture.hand_over()
             app.run()
+    # Also after an error, so that the terminal has what the screen could not show.
     finally:
         for line in app.failures:
             note(line)
@@ -249,6 +253,7 @@ def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
     has_left = threading.Event()
 
     def wait() -> None:
+        # Polled, because nothing else can wait for two events.
         while not has_left.wait(POLL_S):
             if until.is_set() and app.is_running:
                 app.post_message(ExitApp())
@@ -272,6 +277,7 @@ def _print_changes(source: Source, settings: Settings, until: threading.Event | 
         if _is_last(frame) or time.monotonic() >= due:
             line = watch_line(frame)
             print_text(to_ascii(line) if settings.ascii else line, flush=True)
+            # Counted from the last due moment, so that a line a second stays one.
             due += 1.0
     return Exit.DONE
 
@@ -288,6 +294,7 @@ def follow_frames(source: Source, until: threading.Event | None = None) -> Itera
         time.sleep(POLL_S)
         newer, now_s = source.latest() or frame, time.monotonic()
         trouble = source.status()
+        # A frame that is only older, marked as lost, is no sign of life.
         if trouble is None or (newer is not frame and newer.run.state != "lost"):
             well = now_s
         elif now_s - well > (GONE_S if until is None else LAST_FRAME_S) and _is_over(until):

@@ -107,6 +107,7 @@ def main(options: argparse.Namespace) -> int:
     """Start the run, show it until the user quits or the steps are done, and clean up."""
     settings = load_settings(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
+    # A screen goes on until the user leaves.
     steps = options.steps or (0 if mode is show.Mode.SCREEN else steps_of_lesson(options.simulate))
     name = f"simulated-{secrets.token_hex(2)}"
     if mode is not show.Mode.SCREEN:

@@ -57,6 +57,7 @@ class WatchedRun:
                 arguments, log, lambda text: note(f"run {name}: {text}"), variables=variables
             )
             supervisor.start_process()
+            # If what follows fails, the collector ends as after a run.
             undo.callback(supervisor.finish_run, 0)
             prepare_ranks(options, directory, run_id)
         note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
@@ -77,9 +78,11 @@ class WatchedRun:
     def end_run(self, exit_code: int) -> None:
         """End the recording and print the summary in one line."""
         summary = self._supervisor.finish_run(exit_code)
+        # Only now: while it is held nobody takes the folder for stale.
         if self._member is not None:
             os.close(self._member)
         if summary is None:
+            # Nothing answers for it any more.
             with contextlib.suppress(RunDirectoryError, OSError):
                 remove_run_directory(self._directory)
             note(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
@@ -96,6 +99,7 @@ def new_run_folder(
     Where the block raises, all is undone, with what the block has put on the stack. `arguments`: as in
     `write_command`.
     """
+    # Before anything is made: a run that cannot have its threads is not recorded.
     need_threads()
     run_id = secrets.token_hex(6)
     with contextlib.ExitStack() as undo:
@@ -107,6 +111,7 @@ def new_run_folder(
             undo.callback(os.close, member)
         write_command(directory, script, arguments=arguments)
         yield run_id, directory, member, undo
+        # All went well: what would be undone stays.
         undo.pop_all()
 
 
@@ -115,6 +120,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["DDPTOP_RUN_DIR"] = str(directory)
     os.environ["DDPTOP_RUN_ID"] = run_id
     os.environ.update(options.variables_for("ranks"))
+    # In front: the rank's interpreter takes the first `sitecustomize` that it finds.
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
@@ -126,11 +132,13 @@ def how_to_watch(name: str, host: str | None = None, *, here: bool = True, liste
     """
     commands = [f"watch it with `ddptop {name}`"] if here else []
     job = os.environ.get("SLURM_JOB_ID", "")
+    # A job of Slurm is reached by its number from any node.
     target = f"slurm:{job}" if job.isdecimal() else host and f"{_user_prefix()}{host}/{name}"
     if target:
         commands.append(f"{'from elsewhere' if here else 'watch it'} with `ddptop --connect {target}`")
     if listen is not None:
         address, _, port = listen.rpartition(":")
+        # These mean all addresses, of which none can be typed elsewhere.
         reached = socket.gethostname() if address in ("0.0.0.0", "[::]", "*") else address
         commands.append(f"with a key over TCP with `ddptop --connect {reached}:{port} --key FILE`")
     return ", ".join(commands)
@@ -179,6 +187,7 @@ def recording_path(options: LaunchOptions, name: str) -> str:
         path /= f"{name}.ddptop"
     elif path.exists() and not path.is_file():
         raise RunDirectoryError(f"{path} is no regular file")
+    # `lexists`: a link that leads nowhere is something, too.
     return str(next(path for path in numbered_paths(path) if not os.path.lexists(path)))
 
 
@@ -250,6 +259,7 @@ class SharedRun:
                 undo.callback(os.close, member)
             agent = collector_start.open_agent_lock(folder)
             undo.callback(os.close, agent)
+            # Each launcher writes the same: they run the same script.
             write_command(folder, script, arguments=options.argv)
             several = options.hosts == "auto" and spans_hosts(os.environ.get("MASTER_ADDR"))
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
@@ -281,12 +291,15 @@ class SharedRun:
             note_launcher_failure(self._folder)
         if self._announcement is not None:
             self._announcement.stop_waiting()
+        # Without its lock nobody knows whether this launcher is the last.
         if self._member is None:
             return
         run = read_run_file(self._folder)
+        # Asked while the lock is still held: only then can it be the last.
         last = collector_start.request_end(self._member)
         os.close(self._member)
         if last and run is not None:
+            # Over several hosts the collector goes on by itself.
             patience_s = EXIT_S if os.environ.get("DDPTOP_EXCHANGE") == "1" else FINISH_S
             summary_text = collector_start.read_summary(self._agent, patience_s)
             summary = None if summary_text is None else summary_in(summary_text.decode())

@@ -63,6 +63,7 @@ def serve_screen(words: Sequence[str], port: int) -> int:
     except ModuleNotFoundError as error:
         raise CliError(f"--web needs the package textual-serve: {install_command('web')}") from error
     try:
+        # Bound by us, so that no moment is left in which another process could take the port.
         listening = socket.create_server((HOST, port))
     except OSError as error:
         reason = os.strerror(error.errno or 0)
@@ -72,8 +73,10 @@ def serve_screen(words: Sequence[str], port: int) -> int:
     logging.getLogger("textual-serve").setLevel(logging.CRITICAL + 1)
     with listening:
         address = f"{HOST}:{listening.getsockname()[1]}"
+        # `exec`: the process that the server ends is then the screen itself, and no shell.
         command = f"exec {shlex.join([sys.executable, '-m', 'ddptop', *words])}"
         server = Server(command, host=HOST, title="ddptop", public_url=f"http://{address}")
+        # Made anew for each server, and never written anywhere but to this terminal.
         token = secrets.token_urlsafe(TOKEN_BYTES)
         note(f"the screen is at http://{address}/{token}/ (Ctrl-C ends it)")
         web.run_app(
@@ -81,6 +84,7 @@ def serve_screen(words: Sequence[str], port: int) -> int:
             sock=listening,
             print=None,
             access_log=None,
+            # Ctrl-C is handled as in every command.
             handle_signals=False,
             shutdown_timeout=QUIT_S,
         )

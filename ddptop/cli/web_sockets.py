@@ -49,8 +49,10 @@ class ScreenSockets:
         from aiohttp import web
 
         origin = request.headers.get("Origin")
+        # A page of another site may open websockets to any port of this machine.
         if origin is not None and origin not in self._origins:
             return web.Response(status=403, text="403: a page of another site\n")
+        # Before a process is started for it.
         if len(self._open) >= MOST_SOCKETS:
             return web.Response(status=503, text=f"503: {MOST_SOCKETS} screens are open, which is the most\n")
         websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=MOST_MESSAGE_BYTES)
@@ -65,6 +67,7 @@ class ScreenSockets:
     async def close_all(self, _: web.Application) -> None:
         """The server ends: so do all pages, and with them their screens."""
         for websocket in list(self._open):
+            # A browser that is gone answers no close.
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(websocket.close(code=1001), self._quit_s)
 
@@ -91,6 +94,7 @@ class ScreenSockets:
             async for message in websocket:
                 packet = decode_message(message.data) if isinstance(message.data, str) else None
                 if packet is None:
+                    # No page of ours sends such a message: it is closed, not guessed at.
                     await websocket.close(code=1008)
                 elif isinstance(packet, Pong):
                     await websocket.send_json(["pong", packet.data])
@@ -206,7 +210,9 @@ def make_application(server: Any, token: str, address: str, quit_s: float) -> we
     app = web.Application()
     app.router.add_get(f"/{token}", slash)
     app.add_subapp(f"/{token}", screen)
+    # Last, so that it takes what no other route has.
     app.router.add_route("*", "/{path:.*}", forbidden)
+    # On each response, also those of textual-serve's own.
     app.on_response_prepare.append(add_headers)
     app.on_shutdown.append(sockets.close_all)
     app.on_cleanup.append(sockets.wait_for_screens)

@@ -49,6 +49,7 @@ class LoggerError(Exception):
 def figures_to_log(frame: Frame) -> dict[str, float]:
     """What is written of a frame, by name: the known figures of the group and the logged values' means."""
     values = {f"ddptop/{name}": getattr(frame.group, name) for name in GROUP}
+    # MLflow takes letters, digits and these signs.
     values |= {f"logged/{NOT_IN_NAMES.sub('_', value.name)}": value.mean for value in frame.logged}
     return {
         name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
@@ -73,6 +74,7 @@ class Logger:
 
         Raises LoggerError where that fails or takes longer than the timeout."""
         step, values = frame.group.step, figures_to_log(frame)
+        # In this order: after a restart the steps count from 0 again.
         if step is None or (frame.group.incarnation, step) <= self._newest or not values:
             return
         self._newest = (frame.group.incarnation, step)
@@ -85,6 +87,7 @@ class Logger:
 
     def _call_with_timeout(self, call: Callable[[], object]) -> None:
         try:
+            # In its thread, so that a logger that hangs can be given up.
             self._thread.submit(call).result(self._timeout_s)
         except NoAnswer:
             raise LoggerError(f"{self.kind} has not answered for {self._timeout_s:g} s") from None
@@ -92,10 +95,12 @@ class Logger:
             package = error.name or PACKAGES[self.kind]
             raise LoggerError(f"{self.kind} needs {package}: {install_command(self.kind)}") from None
         except Exception as error:  # noqa: BLE001 - whatever a logger raises
+            # The first line only: the rest of such an error is a traceback or a page of HTML.
             text = str(error).partition("\n")[0]
             raise LoggerError(f"{self.kind}: {type(error).__name__}: {text}") from None
 
     def _write_figures(self, run: RunInfo, values: Mapping[str, float], step: int) -> None:
+        # Opened with the first figures: a run that makes no step leaves nothing there.
         if self._opened is None:
             opening = {"tensorboard": self._open_tensorboard, "wandb": _open_wandb, "mlflow": _open_mlflow}
             self._opened = opening[self.kind](run)

@@ -98,6 +98,7 @@ def metric_families(frame: Frame) -> Iterator[Family | Histogram]:
     """All metrics of a frame; what is not known has no sample."""
     for family in _unsafe_families(frame):
         yield (
+            # Cleaned in one place, whatever family has them.
             family
             if isinstance(family, Histogram)
             else replace(family, samples=tuple(map(_with_safe_labels, family.samples)))
@@ -106,6 +107,7 @@ def metric_families(frame: Frame) -> Iterator[Family | Histogram]:
 
 def _with_safe_labels(sample: MetricSample) -> MetricSample:
     """The sample with safe labels (`ddptop.protocol.outlets`)."""
+    # Nearly always: no copy of the labels then.
     if all(map(str.isprintable, sample.labels.values())):
         return sample
     return MetricSample(sample.value, safe_data(sample.labels))
@@ -139,9 +141,11 @@ def ranks_shown(frame: Frame) -> list[int]:
     if count <= MOST_RANKS:
         return list(range(count))
     late = np.nan_to_num(ranks.late_ms, nan=-np.inf)
+    # A rank whose lateness is not known comes after all others.
     usual = max(set(ranks.state), key=ranks.state.count)
     unusual = np.array([state != usual for state in ranks.state])
     flagged = np.isin(np.arange(count), blamed(frame.straggler))
+    # The last key counts first: flagged, then unusual, then late.
     return sorted(np.lexsort((-late, ~unusual, ~flagged))[:WORST].tolist())
 
 
@@ -150,6 +154,7 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     about = {"run": run.name, "id": run.id, "source": frame.source}
     about |= {"backend": run.backend or "", "torch": run.torch or ""}
     yield Family("run_info", "", "The run; its source is `live`, or `simulated`", (MetricSample(1.0, about),))
+    # A run that has stalled goes on: that is a metric of its own.
     yield Family("up", "", "1 while the run goes on", (MetricSample(float(run.state in NOT_ENDED)),))
     stalled = frame.stall is not None and frame.stall.ended_s is None
     yield Family("stalled", "", "1 while the run is stalled", (MetricSample(float(stalled)),))
@@ -177,6 +182,7 @@ def _of_straggler(frame: Frame) -> Iterator[Family]:
     slow = frame.straggler
     samples: dict[str, tuple[MetricSample, ...]] = {"cost": (), "excess": ()}
     if slow is not None:
+        # A flag that blames no rank has no labels of one.
         rank, host = (str(slow.rank), frame.ranks.host[slow.rank]) if blamed(slow) else ("", "")
         about = {"rank": rank, "host": host, "cause": slow.cause or ""}
         samples = {
@@ -201,6 +207,7 @@ def _of_ledger(frame: Frame) -> Iterator[Family]:
     yield Family("rank_time", "seconds", "Time of all ranks since the launch, by class", by_class)
     waited_for = tuple(
         MetricSample(row.rank_seconds, {"rank": str(row.rank), "place": row.place})
+        # Bounded: each rank and place is a series for ever.
         for row in ledger.run.waited_for[:MOST_WAITED_FOR]
     )
     help_text = "Time that other ranks have waited for a rank, by the place where it was"

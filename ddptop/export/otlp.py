@@ -79,6 +79,7 @@ class OtlpExporter:
         if isinstance(family, Histogram):
             data = HistogramPoints([_histogram_point(family, now_ns)], AggregationTemporality.CUMULATIVE)
         else:
+            # A counter has a begin, from which a rate can be taken; a gauge is of now.
             begin_ns = self._begun_ns if family.kind == "counter" else now_ns
             points = [NumberDataPoint(dict(s.labels), begin_ns, now_ns, s.value) for s in family.samples]
             cumulative = AggregationTemporality.CUMULATIVE
@@ -89,8 +90,11 @@ class OtlpExporter:
 def _histogram_point(family: Histogram, now_ns: int) -> HistogramDataPoint:
     """The ranks at this moment: a histogram that begins anew each time."""
     bucket_counts = [
-        after - before for before, after in zip((0, *family.counts), family.counts, strict=False)
+        # OTLP counts each bucket by itself, Prometheus all up to a bound.
+        after - before
+        for before, after in zip((0, *family.counts), family.counts, strict=False)
     ]
+    # The last bucket, up to infinity, has no bound in OTLP.
     bounds = [bound for bound in family.bounds if math.isfinite(bound)]
     return HistogramDataPoint(
         attributes={},
@@ -100,6 +104,7 @@ def _histogram_point(family: Histogram, now_ns: int) -> HistogramDataPoint:
         sum=family.total,
         bucket_counts=bucket_counts,
         explicit_bounds=bounds,
+        # Not known: only the counts are.
         min=math.nan,
         max=math.nan,
     )

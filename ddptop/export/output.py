@@ -41,6 +41,7 @@ def write_export(
             from ddptop.export.parquet import ParquetSink
         elif form == "perfetto":
             from ddptop.export.perfetto import PerfettoSink
+    # By the module that is missing: only these formats need a package.
     except ModuleNotFoundError:
         package = "pyarrow" if form == "parquet" else form
         raise ExportError(f"--to {form} needs {package}: {install_command(form)}") from None
@@ -49,6 +50,7 @@ def write_export(
             make_sink = CsvSink if form == "csv" else ParquetSink
             with closing(make_sink(recording, selection, to)) as sink:
                 return sink.export()
+        # A copy of the descriptor: closing this file must not close stdout.
         with os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path == STDOUT else to.open("wb") as file:
             return (JsonSink if form == "json" else PerfettoSink)(recording, selection, file).export()
 
@@ -79,6 +81,7 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
             for file in written.iterdir():
                 file.replace(path / file.name)
         elif folder:
+            # Once more: something may have appeared there while it was written.
             _check_not_there(path, force)
             written.rename(path)
         elif force:
@@ -100,6 +103,7 @@ def _check_not_there(path: Path, force: bool) -> None:
 def _put_in_place(written: Path, path: Path) -> None:
     """Put a file where nothing is, nor has appeared meanwhile."""
     try:
+        # A hard link fails where something is there, and so replaces nothing.
         path.hardlink_to(written)
     except OSError:  # something is there, or the file system has no hard links
         _check_not_there(path, False)

@@ -30,6 +30,7 @@ class _RowGroup:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        # Text is kept as the number of its value: few values repeat very often.
         kinds = [(c.name, "int32" if c.kind == "text" else c.kind) for c in table.columns]
         self._columns: dict[str, Array] = {name: np.empty(ROW_GROUP, kind) for name, kind in kinds}
         self._codes: dict[str, dict[str, int]] = {c.name: {} for c in table.columns if c.kind == "text"}
@@ -43,6 +44,7 @@ class _RowGroup:
             values = rows[name][places]
             if name in self._codes:
                 codes = self._codes[name]
+                # Empty text is unknown, as in all tables.
                 values = [codes.setdefault(text, len(codes)) if text else UNKNOWN for text in values]
             stop = self.count + len(values)
             column[self.count : stop] = values
@@ -58,6 +60,7 @@ class _RowGroup:
             array = arrow_array(values, pyarrow.int32() if text is not None else field.type)
             if text is not None:
                 array = pyarrow.DictionaryArray.from_arrays(array, arrow_texts([*text]))
+                # Per row group: a dictionary of all values would grow with the file.
                 text.clear()
             arrays.append(array)
         self.count = 0
@@ -93,6 +96,7 @@ class ParquetSink(TableSink):
 
     def close(self) -> None:
         """Write what is left, and the ends of the files."""
+        # The writers are closed also where a last row group fails.
         with self._open_files:
             for table in TABLES:
                 self._write_row_group(table)
@@ -125,6 +129,7 @@ def arrow_array(values: Array, kind: Any) -> Any:
 def arrow_texts(texts: Sequence[str]) -> Any:
     """Texts as an Arrow array."""
     encoded = [text.encode("utf-8", "backslashreplace") for text in texts]
+    # 32 bits, as Arrow's plain strings have their offsets.
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     buffers = pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
     return pyarrow.StringArray.from_buffers(len(texts), *buffers)

@@ -53,6 +53,7 @@ VALUES = {str: "string_value", int: "int_value", float: "double_value"}
 ROUNDING_NS = 1_000
 """Times are whole microseconds on each rank's clock."""
 
+# Without the length of the inner message, which is written by hand.
 OF_PACKET = Trace(packet=[TracePacket()]).SerializeToString()[:-1]
 OF_EVENT = TracePacket(track_event=TrackEvent()).SerializeToString()[:-1]
 """How the fields begin, before their length."""
@@ -70,6 +71,7 @@ class PerfettoSink(Sink):
     def __init__(self, recording: Recording, selection: Selection, file: IO[bytes]) -> None:
         super().__init__(recording, selection)
         self._file, self._builder = file, StreamingTraceProtoBuilder(file)
+        # By value, and bounded: a figure's number differs in nearly every step.
         self._annotation = lru_cache(ANNOTATIONS_KEPT)(self._annotation_bytes)
         self._packet = TracePacket(sequence_flags=NEEDS_NAMES, trusted_packet_sequence_id=1)
         """What all events have. The fields of a message are bytes one after the other, put together here."""
@@ -86,6 +88,7 @@ class PerfettoSink(Sink):
         )
         self._host_of = {hello.rank: hello.host for hello in hellos}
         self._hosts = sorted({*self._host_of.values()})
+        # The first packet of a sequence clears what a viewer knows of its names.
         self._write_packet(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
         self._describe_track(EVENTS_TRACK, name="events")
         for number, name in enumerate(COUNTERS.values()):
@@ -102,6 +105,7 @@ class PerfettoSink(Sink):
         figures = detail_columns(batch)[0]
         names, values = [f"{name}_ms" for name in figures], np.stack([*figures.values()], axis=-1)
         for step_index in batch.at.tolist():
+            # The step's end on the slowest rank: there its figures are known.
             end_ns = int((batch.begin_ns[step_index] + 1e6 * batch.evaluated.columns[0, step_index]).max())
             for number, name in enumerate(COUNTERS):
                 self._write_counter(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][step_index])
@@ -156,6 +160,7 @@ class PerfettoSink(Sink):
         )
         since_ns = begin_ns
         for span in step_spans:  # without gaps
+            # A span that clocks put outside of its step is cut to it.
             until_ns = min(max(origin_ns + round(1e6 * span.end_ms), begin_ns), end_ns)
             self._write_slice(track, since_ns, until_ns, SPAN_NAMES.get(span.name, span.name))
             since_ns = until_ns
@@ -178,6 +183,7 @@ class PerfettoSink(Sink):
                 [i for i in known_ranks if ranks[i] in batch.ranks], key=lambda i: ranks[i] != last
             )
             flows: dict[int, int] = {}
+            # Arrows only where the clocks can tell that somebody came last.
             if shown and ranks[shown[0]] == last and times.clear[launch, place]:
                 waited = [i for i in shown[1:] if times.wait[launch, place, i] > 0]
                 flows = {i: self._flows + 1 + n for n, i in enumerate(waited)}
@@ -214,6 +220,7 @@ class PerfettoSink(Sink):
             self._describe_track(track + 1, parent_uuid=track, name=f"rank {rank} lateness (ms)", counter={})
         return track
 
+    # All-reduces may overlap: each lane has one at a time.
     def _free_lane(self, rank: int, since_ns: int) -> int:
         """The track of a lane of the rank that is free then."""
         track = self._track_of(rank)
@@ -224,6 +231,7 @@ class PerfettoSink(Sink):
                 for track_number in lanes
                 if self._end_ns.get(track_number, 0) <= since_ns + ROUNDING_NS
             ),
+            # More at a time than lanes are drawn over each other.
             lanes[-1],
         )
         if lane not in self._tracks:

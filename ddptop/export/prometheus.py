@@ -62,6 +62,7 @@ def write_textfile(frame: Frame, path: Path) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
         raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
     try:
+        # A link is followed, so that the file behind it is replaced and not the link.
         write_to_textfile(str(path.resolve()), _make_registry(lambda: frame))
     except OSError as error:  # it names the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from None

@@ -91,6 +91,7 @@ class Sink:
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self._recording, self._selection = recording, selection
+        # Points of the history are needed by no table.
         self.reducer = Reducer(history_points=HISTORY_POINTS)
         self.reducer.state.log.kept = EVENTS_KEPT
         self.reducer.evaluation.on_steps = self._take
@@ -114,6 +115,7 @@ class Sink:
 
         Raises ExportError, and what the format raises."""
         blocks = self._blocks_to_read()
+        # Reading begins in the middle: what lasts is then taken from the blocks before.
         self.reducer.state.tail = blocks.start > 0
         self.reducer.state.ledger.is_known = not self._selection.of_steps
         self._feed_runs(self._recording.lasting_runs(0, blocks.start))
@@ -130,6 +132,7 @@ class Sink:
             while first < stop:
                 until = min(first + (AT_ONCE if not state.tail else TAIL_AT_ONCE), stop)
                 self._feed_runs(self._recording.runs(first, until))
+                # From the first complete step on everything is read as from the start.
                 if state.tail and state.complete_step is not None:
                     self.reducer.end_recall()
                 first = until
@@ -142,9 +145,11 @@ class Sink:
 
         Raises ExportError where none of the selected steps was complete."""
         state, recording = self.reducer.state, self._recording
+        # Behind the exported blocks only what lasts is read: no stall can be judged there.
         state.tail = state.tail or stop < recording.blocks_until(MAX_NS)
         self._feed_runs(recording.lasting_runs(stop))
         frame = self.reducer.frame(recording.end_ns)
+        # After the frame, which evaluates the last steps.
         self._raise_failure()
         events: Sequence[LoggedEvent] = state.log.all()
         if self._selection.of_steps:
@@ -163,6 +168,7 @@ class Sink:
         every = range(recording.blocks_until(MAX_NS))
         if not self._selection.of_steps:
             return every
+        # The rules compare a step with those before it.
         least, most = (first or 0) - STEPS_BEFORE, MAX_STEP if stop is None else stop - 1
         summaries = ((index, recording.block_summary(index)) for index in every)
         indices = [
@@ -177,6 +183,7 @@ class Sink:
             index = 0
             while index < len(run):
                 index = self.reducer.feed_run(run, index, self._count_refused)
+            # After each run: an error of the disk would otherwise be noticed only at the end.
             self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -192,6 +199,7 @@ class Sink:
         selected = np.flatnonzero((steps >= (first or 0)) & (steps < (MAX_STEP if stop is None else stop)))
         world = np.arange(evaluated.columns.shape[2])
         picked = world if ranks is None else world[np.isin(world, [*ranks])]
+        # After a failure nothing more is written.
         if self._failure is not None or not len(selected) or not len(picked):
             return
         try:
@@ -211,9 +219,11 @@ def run_row(end: End, recording: Recording) -> Rows:
     row |= {name: getattr(run, name) for name in ("world_size", "nodes", "elapsed_s")}
     row |= {
         "source": "simulated" if end.frame.source == "simulated" else "recording",
+        # A signal as shells give it: 128 and its number.
         "exit_code": UNKNOWN if code is None else code if code >= 0 else 128 - code,
         "started_unix_s": run.started_at,
     }
+    # As a replay shows it: nobody has written the end.
     if not recording.growing and run.state in NOT_ENDED:
         row["state"] = "lost"
     return {name: [value] for name, value in row.items()}
@@ -227,6 +237,7 @@ def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
     for name in ("host", "device", "state"):
         rows[name] = [getattr(figures, name)[rank] for rank in which]
     for name in ("local_rank", "pid"):
+        # NaN has no integer: -1 is unknown in these columns.
         rows[name] = np.nan_to_num(getattr(figures, name)[which], nan=UNKNOWN).astype(np.int64)
     for figure in FIGURES:
         if figure.is_exported:

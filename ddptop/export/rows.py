@@ -48,9 +48,11 @@ def begins_ns(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
     block = evaluated.block
     begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
     unix_ns, monotonic_ns = state.clock or (0, 0)
+    # One clock: only the begin of the run is taken off.
     if not any(how.several_hosts for divided in evaluated.divided for how in divided.compared):
         return np.asarray(begin_ns - monotonic_ns)
     moved = begin_ns - unix_ns
+    # At first by each host's own wall clock; where clocks were compared, that is replaced below.
     for rank, rank_state in enumerate(state.ranks):
         if rank_state.hello is not None:
             moved[:, rank] += rank_state.hello.unix_ns - rank_state.hello.monotonic_ns
@@ -86,10 +88,14 @@ def launch_times(detail: EvaluatedDetail, group: GroupBuckets) -> LaunchTimes:
     chunk = slice(detail.first, detail.first + len(detail.at))
     timing, arrivals, free = group.timing, group.found, group.free if detail.clock_free else None
     shift = timing.shift[chunk]
+    # On the group's common clock: each rank's own begin of the step is taken off.
     ready, end = timing.ready[:, chunk] - shift, timing.end[:, chunk] - shift
-    less = shift if free is None else np.zeros_like(shift)
-    start, arrival = (times_us[:, chunk] - less for times_us in (arrivals if free is None else free).met)
+    begin_shift = shift if free is None else np.zeros_like(shift)
+    start, arrival = (
+        times_us[:, chunk] - begin_shift for times_us in (arrivals if free is None else free).met
+    )
     last, late = np.full(start.shape[:2], UNKNOWN), np.full_like(start, np.nan)
+    # Without common clocks nobody can say who came last.
     if timing.aligned and free is None:
         late = formulas.lateness(start + shift)
         last = np.array([*group.window.scope.ranks, UNKNOWN])[arrivals.bucket_last[chunk].T]
@@ -115,6 +121,7 @@ def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], 
         detailed[step_indices], clock_free[step_indices] = True, detail.clock_free
         free_at = len(figures.ranks) - len(FREE)
         for i, name in enumerate(WAITS):
+            # Where clocks cannot be compared, the figures without clocks stand in for these.
             is_free = detail.clock_free and f"free_{name}" in FREE
             place = free_at + FREE.index(f"free_{name}") if is_free else i
             columns[name][step_indices] = figures.ranks[place, chunk]
@@ -137,7 +144,7 @@ def step_rows(batch: Batch) -> Rows:
     if evaluated.own is not None and evaluated.parts is not None:
         own_ms = dict(zip(names, (*evaluated.own, *evaluated.parts), strict=True))
     sampled, detailed, clock_free = detail_columns(batch)
-    less = np.isnan(own_ms["exposed_wait"])  # the last gradient is not known
+    is_sampled = np.isnan(own_ms["exposed_wait"])  # the last gradient is not known
     columns: dict[str, Any] = {
         "incarnation": batch.incarnation,
         "step": batch.steps[:, None],
@@ -153,12 +160,14 @@ def step_rows(batch: Batch) -> Rows:
         **{f"{name}_ms": own_ms[name] for name in ("own", "excess", "waited", *PART_COLUMNS[4:8])},
         "own_backward_ms": own_ms["backward"],
         "cpu_wait_ms": own_ms["cpu"],
+        # What is sampled is used only where the last gradient is not known.
         "exposed_comm_ms": np.where(
-            less & ~np.isnan(sampled["exposed"]), sampled["exposed"], own_ms["exposed"]
+            is_sampled & ~np.isnan(sampled["exposed"]), sampled["exposed"], own_ms["exposed"]
         ),
-        "exposed_wait_ms": np.where(less, sampled["exposed_wait"], own_ms["exposed_wait"]),
+        "exposed_wait_ms": np.where(is_sampled, sampled["exposed_wait"], own_ms["exposed_wait"]),
         **{f"{name}_ms": sampled[name] for name in ("collective", "wait", "transfer", "lateness", "bound")},
     }
+    # Constants of a step or of the batch are repeated for each rank.
     whole = {name: np.broadcast_to(values, shape) for name, values in columns.items()}
     if (len(batch.at), len(batch.ranks)) != shape:  # usually all
         picked = np.ix_(batch.at, batch.ranks)
@@ -175,6 +184,7 @@ def bucket_rows(batch: Batch) -> Iterator[Rows]:
             exported_ranks = np.flatnonzero(np.isin(members, batch.ranks))
             places = np.meshgrid(exported_steps, exported_ranks, np.arange(len(numbers)), indexing="ij")
             step_place, who, launch = np.stack(places).reshape(3, -1)
+            # A rank that has joined early launches nothing.
             launched = ~np.isnan(times.ready[launch, step_place, who])
             step_place, who, launch = step_place[launched], who[launched], launch[launched]
             buckets = [group.window.buckets[number] for number in numbers]

@@ -99,6 +99,7 @@ class ColumnTable:
         frame = pandas.DataFrame(self.columns)
         for name, values in self.columns.items():
             if values.dtype.kind == "i" and (values == UNKNOWN).any():
+                # pandas' own integers have NA; numpy's would become floats.
                 frame[name] = frame[name].astype(values.dtype.name.title()).mask(values == UNKNOWN)
         return frame
 
@@ -135,7 +136,9 @@ class _Memory(TableSink):
     def __init__(self, recording: Recording, selection: Selection) -> None:
         super().__init__(recording, selection)
         self._pieces = {
-            table.name: [typed_columns(table, dict.fromkeys(table.names, ()))] for table in TABLES
+            # An empty piece first, so that a table without rows has its columns and types.
+            table.name: [typed_columns(table, dict.fromkeys(table.names, ()))]
+            for table in TABLES
         }
 
     def write_rows(self, table: Table, rows: Rows) -> None:
@@ -143,6 +146,7 @@ class _Memory(TableSink):
 
     def join_pieces(self, table: Table) -> ColumnTable:
         """All rows of a table."""
+        # Taken out, so that the pieces of one table at a time exist twice.
         pieces = self._pieces.pop(table.name)
         return ColumnTable(
             table, {name: np.concatenate([piece[name] for piece in pieces]) for name in table.names}
@@ -183,6 +187,7 @@ def _plain_rows(rows: Rows, table: Table) -> Iterator[tuple[Any, ...]]:
     plain: list[list[Any]] = []
     for values in typed_columns(table, rows).values():
         missing = unknown_values(values) if values.dtype.kind != "f" else ~np.isfinite(values)
+        # float32 as Python's float would have digits that were never measured.
         values = values.astype(float).round(DIGITS) if values.dtype == np.float32 else values
         plain.append((values.astype(int) if values.dtype.kind == "b" else values).tolist())
         for row_index in np.flatnonzero(missing).tolist():
@@ -199,6 +204,7 @@ class CsvSink(TableSink):
         with ExitStack() as files:
             for table in TABLES:
                 path = folder / f"{table.name}.csv"
+                # Names may hold bytes that are no text; csv ends its lines by itself.
                 file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
                 writer = self._writers[table.name] = csv.writer(files.enter_context(file))
                 writer.writerow(table.names)

@@ -76,6 +76,7 @@ class Job:
 
 def serve_argument(job: Job, port: int) -> str:
     """HOST:PORT for the `--serve` of a collector on this host, by a name that other hosts know."""
+    # By the address from which packets to the store leave: the other hosts can reach the store, too.
     host = job.address if is_own_address(job.address) else source_address(job.address)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -115,6 +116,7 @@ class AddressExchange:
         """The hosts have met, for the first time or again: the store can be reached. Returns at once."""
         before, self._job = self._job, job
         if before is None:
+            # Counted from the first meeting: after a restart the roles are decided already.
             self._began_s = time.monotonic()
             with suppress(RuntimeError):  # no thread can be started: this host is not recorded
                 self._thread.start()
@@ -163,6 +165,7 @@ class AddressExchange:
         key = f"ddptop/{job.id}/collector"
         if self._collects:
             address = read_address(self._folder)
+            # Written again only where it has changed, as after a restart of the collector on another port.
             if address is not None and address != self._newest:
                 store.set(key, address.to_text().encode())
                 self._newest = address
@@ -173,6 +176,7 @@ class AddressExchange:
                 write_address(self._folder, address)
                 self._newest = address
                 self._received(address)
+        # Often only in the first minute: without an address agents keep what they have.
         return SOON_S if self._newest is None and self._waited_s() < 60 else LATER_S
 
     def _decide_by_store(self, job: Job, store: Store) -> None:
@@ -183,6 +187,7 @@ class AddressExchange:
             return
         key = f"ddptop/{job.id}/claim"
         if is_own_address(job.address) or (job.first and self._waited_s() > LATE_S):
+            # The claim decides where several hosts could take it.
             self._take_role(job, store.claim(key))
         elif not job.first or store.get(key) is not None:
             self._take_role(job, False)

@@ -41,7 +41,9 @@ def _cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None
     except OSError:
         return None
     for line in lines:
+        # Two colons at most: the path may have some of its own.
         _, controllers, path = line.split(":", 2)
+        # Version 2 has one line without controllers, version 1 a line for each; a host may have both.
         is_named = controller in controllers.split(",")
         root = CGROUPS / controller if is_named else CGROUPS
         files = [root / path.lstrip("/") / name for name in names] if is_named or not controllers else []
@@ -76,6 +78,7 @@ class OutOfMemoryKills:
 
     def forget_process(self, pid: int) -> None:
         """Its exit was reported."""
+        # Others of the same cgroup still need the count.
         file = self._file_of.pop(pid, None)
         if file is not None and file not in self._file_of.values():
             self._seen.pop(file, None)

@@ -56,6 +56,7 @@ class CollectorAddress:
     @classmethod
     def from_text(cls, text: str | bytes) -> CollectorAddress:
         """Raises ValueError where the text is not what `to_text` makes."""
+        # Checked here, since the text comes from the job's store, which any process of the job may write.
         values = json.loads(text) if len(text) <= MAX_BYTES else None
         names = [field.name for field in fields(cls)]
         if not isinstance(values, dict) or any(not isinstance(values.get(name), str) for name in names):

@@ -46,6 +46,7 @@ def folder_of(run_id: str) -> Path:
 
     Raises RunDirectoryError.
     """
+    # The longest socket in the folder decides which root can be used.
     root = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest"))
     remove_stale(root, but=run_id)
     folder = root / run_id
@@ -66,6 +67,7 @@ def request_end(member: int) -> bool:
     """
     if not _is_last(member):
         return False
+    # Read and written under the exclusive lock, so that exactly one member asks.
     with suppress(OSError):
         if os.pread(member, len(_END) + 1, 0) == _END:
             return False
@@ -113,6 +115,7 @@ def open_agent_lock(folder: Path) -> int:
 def read_summary(agent: int, patience_s: float) -> bytes | None:
     """What the collector has written at its end; None: it has not ended within `patience_s`."""
     end = time.monotonic() + patience_s
+    # The collector holds the lock exclusively as long as it lives.
     while not _try_lock(agent, fcntl.LOCK_SH):
         if time.monotonic() > end:
             return None
@@ -128,6 +131,7 @@ def start_collector(folder: Path, command: Sequence[str], env: Mapping[str, str]
     """
     lock = _open_lock(folder / AGENT)
     try:
+        # Another process has started it, or is just doing so.
         if not _try_lock(lock, fcntl.LOCK_EX):
             return False
         with open_log(folder / "collector.log") as log:
@@ -143,6 +147,7 @@ def start_collector(folder: Path, command: Sequence[str], env: Mapping[str, str]
                 env=dict(env),
             )
         with suppress(subprocess.TimeoutExpired):
+            # The shell, not the collector, which is no child any more then.
             process.wait(SHELL_S)
     finally:
         os.close(lock)
@@ -158,6 +163,7 @@ def write_summary(text: str) -> None:
     with suppress(OSError):
         os.ftruncate(LOCK_NUMBER, 0)
         os.pwrite(LOCK_NUMBER, text.encode(), 0)
+        # Unlocked, not closed: `read_summary` returns now, before this process has ended.
         fcntl.flock(LOCK_NUMBER, fcntl.LOCK_UN)
 
 

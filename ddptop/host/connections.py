@@ -87,10 +87,14 @@ class LinkSampler:
             return None
         self._due_ns = now_ns + PERIOD_NS
         try:
+            # All of the network namespace: the kernel knows no dump of one process.
             connections = {connection.inode: connection for connection in established()}
+            # A connection that had no rank may belong to a new one, so that all are looked at where ranks
+            # have changed.
             self._others &= connections.keys() if self._pids == (now := {*pids}) else set()
             self._pids = now
             if unknown := connections.keys() - self._before.keys() - self._others:
+                # Reading the files of a process is what costs: only where a new connection came.
                 self._others |= unknown - {inode for pid in now for inode in _sockets_of(pid)}
         except OSError:
             return None
@@ -114,6 +118,7 @@ def _count_since(old: Connection, new: Connection) -> Connection | None:
     sent, resent, silent_ms = (
         _counter_rise(getattr(old, name), getattr(new, name)) for name in ("sent", "resent", "silent_ms")
     )
+    # Address, peer and inode: the kernel gives an inode again.
     if old[:3] != new[:3] or sent < 0 or silent_ms < 0:
         return None
     # Where all that was sent again had arrived, the timeouts are those of a busy processor.
@@ -149,6 +154,7 @@ def established() -> list[Connection]:
         link.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
             connections += _dump_connections(link, family)
+    # Two processes of this host may talk over its outside address.
     own_addresses = {connection.address for connection in connections}
     return [
         connection for connection in connections[:MAX_CONNECTIONS] if connection.peer not in own_addresses
@@ -173,6 +179,7 @@ def _read_replies(link: socket.socket) -> Iterator[bytes]:
             if kind in (_DONE, _ERROR) or length < _HEADER.size:
                 return
             yield data[offset + _HEADER.size : offset + length]
+            # Netlink aligns each message to four bytes.
             offset += (length + 3) & ~3
 
 
@@ -184,6 +191,7 @@ def _parse_connection(family: int, body: bytes) -> Connection | None:
     if is_loopback(peer_end):
         return None
     info = _find_attribute(body, _MESSAGE.size, _INFO)
+    # Of an old kernel, whose tcp_info ends before what is read here.
     if info is None or len(info) < _LEAST_INFO:
         return None
     round_trip_us, least_us, sent, resent, needless = (

@@ -43,8 +43,10 @@ def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[t
     failures = []
     with suppress(OSError):
         names = [name for name in os.listdir(directory) if name.startswith(_NAME)]  # noqa: PTH208 - once a second
+        # Bounded, since any process of this user can put files there.
         for name in names[:MAX_SHOWN_WORLD]:
             failure = _read_failure(directory / name)
+            # Removed whatever it holds: it would be read again in each second.
             with suppress(OSError):
                 (directory / name).unlink()
             if failure is not None and failure[0].run_id == run_id and failure[0].session not in known:

@@ -35,9 +35,12 @@ class EndNotices:
 
     def __init__(self, folder: Path, session: int) -> None:
         """Raises OSError where there can be no such socket, as on systems without an `AF_UNIX`."""
+        # 32 bits are enough among the ranks of a host, and a socket's path must be short.
         self._path = str(folder / f"{PREFIX}{session & 0xFFFFFFFF:08x}")
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
+            # The file itself, to be compared: a script may close all descriptors, and open its own with this
+            # number.
             self._opened = os.fstat(self._socket.fileno())
             self._socket.setblocking(False)
             self._socket.bind(self._path)
@@ -52,6 +55,7 @@ class EndNotices:
             with suppress(OSError):
                 if os.path.samestat(os.fstat(current.fileno()), self._opened):
                     return current
+            # Only the number is given up: what it stands for is the script's.
             current.detach()
             self._socket = None
         return None
@@ -77,6 +81,7 @@ class EndNotices:
         with suppress(OSError):
             for _ in range(MOST_READ if usable is not None else 0):
                 data, address = usable.recvfrom(len(_WAKE))  # type: ignore[union-attr]
+                # An empty datagram is a launcher's; the one that wakes has bytes.
                 if not data and address:
                     launchers.append(address)
         return launchers
@@ -118,6 +123,7 @@ def give_notice(folder: Path, patience_s: float = NOTICE_S) -> int:
         asking.bind("")  # a name without a file, to be answered
         asking.setblocking(False)
         with os.scandir(folder) as entries:
+            # Listed once: a rank that begins now has no steps that could be lost.
             paths = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
         for path in paths:
             with suppress(OSError):  # a rank that was killed has left it
@@ -129,6 +135,7 @@ def give_notice(folder: Path, patience_s: float = NOTICE_S) -> int:
             poll.poll(1000 * left_s)
             with suppress(BlockingIOError):
                 _, path = asking.recvfrom(1)
+                # An answer that came twice, or from elsewhere, is not counted.
                 answered += path in waiting
                 waiting.discard(path)
     return answered

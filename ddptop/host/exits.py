@@ -121,6 +121,7 @@ def _pidfd_exit_status(pidfd: int) -> int | None:
         return None
     import fcntl
 
+    # The kernel fills in what it knows of what the mask asks for.
     info = bytearray(_PIDFD_INFO.pack(_INFO_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)
@@ -184,6 +185,7 @@ def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -
         stacks=tuple(stacks[:MAX_STACKS]),
         operations=(),
     )
+    # Source lines are read once for a crash; the files may have changed by the next one.
     linecache.clearcache()
     return _cut_to_message(evidence)
 
@@ -192,9 +194,11 @@ def _cut_to_message(evidence: Evidence) -> Evidence:
     """With as many stacks, and then calls, as a message has room for; and safe to show."""
     from ddptop.protocol.decoding import decode  # a rank does without it
 
+    # The last stacks first: the main thread and the one that crashed are at the begin.
     while len(body := encode(evidence)) > MAX_MESSAGE_BYTES:
         *all_but_last, last = evidence.stacks
         if not all_but_last:
+            # A single stack that is too long: its innermost calls are what matters.
             all_but_last = [last._replace(frames=last.frames[: len(last.frames) // 2])]
         evidence = replace(evidence, stacks=tuple(all_but_last))
     checked = decode(body)
@@ -206,6 +210,7 @@ def _parse_stacks(text: str) -> Iterator[tuple[bool, Stack]]:
     """Each thread's stack, and whether it is the one that crashed."""
     head: re.Match[str] | None = None
     frames: list[StackFrame] = []
+    # One empty line more, which ends the last stack.
     for line in [*text.splitlines(), ""]:
         call = _CALL.fullmatch(line)
         if call is not None and head is not None:
@@ -228,6 +233,7 @@ def _in_order(stacks: list[tuple[bool, Stack]]) -> list[Stack]:
     """The main thread's first, then the one that crashed."""
     # False sorts first: the main thread, then the one that crashed.
     ordered = sorted(stacks, key=lambda entry: (not entry[1].main, not entry[0]))
+    # Only one stack may count as the main one, as of a crash in a thread that torch has started.
     return [stack if index == 0 else stack._replace(main=False) for index, (_, stack) in enumerate(ordered)]
 
 
@@ -240,6 +246,7 @@ def _parse_frame(call: re.Match[str]) -> StackFrame:
 def _source_line(file: str, line: int) -> str:
     """The line itself, where the file is one that can be read without harm."""
     try:
+        # A path from a crash file may be anything: a FIFO or a device would block, or never end.
         status = Path(file).stat()
     except (OSError, ValueError):
         return ""

@@ -31,6 +31,7 @@ def open_private(path: Path | str, *, create: bool = False, inside: int | None =
     if create:
         try:
             os.mkdir(path, 0o700, dir_fd=inside)
+        # Whose it is, the check below tells.
         except FileExistsError:
             pass
         except FileNotFoundError:
@@ -57,6 +58,7 @@ def check_private(descriptor: int, path: Path | str) -> None:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
         raise RunDirectoryError(f"{path} belongs to user {status.st_uid}, not to you")
+    # No bit for others, not even for reading: arguments and paths are in these folders.
     if status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
         raise RunDirectoryError(f"{path} is open to other users (mode {mode:04o}); run: chmod 700 {path}")
@@ -90,7 +92,9 @@ def open_log(path: Path) -> BinaryIO:
 
 def write_private(folder: int, name: str, data: bytes) -> None:
     """Put a file of mode 0600 in place in an opened folder, whole or not at all. Raises OSError."""
+    # With the pid, so that two processes do not write the same unfinished file.
     unfinished = f"{name}.{os.getpid()}"
+    # One of an earlier process with this pid, which died while it wrote.
     with suppress(FileNotFoundError):
         os.unlink(unfinished, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -120,8 +124,10 @@ def run_roots() -> list[Path]:
     """
     folders = [SHARED_TMP / f"ddptop-{os.geteuid()}", state_path() / "run"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
+    # In front: the system removes it when the user logs out, and no other user can be first in it.
     if runtime and _is_own_folder(Path(runtime)):
         folders.insert(0, Path(runtime) / "ddptop")
+    # All of them where none is left, so that the refusal names one.
     return [folder for folder in folders if not _belongs_to_another(folder)] or folders
 
 
@@ -193,6 +199,7 @@ def state_directory() -> Path:
 
 def _make_folder(folder: Path) -> None:
     """Make it if nothing is there, for this user alone whatever the umask. Raises OSError."""
+    # `lexists`, because a dangling link is something, too.
     if not os.path.lexists(folder):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)

@@ -93,6 +93,7 @@ class Nvml:
 
     def _query_kilobytes(self, query: Callable[[], Any]) -> int | None:
         value = self._query_or_none(query)
+        # NVML gives KB/s of 1,000 bytes, unlike the counters of NVLink.
         return None if value is None else int(value) * 1000
 
     def _query_nvlink(self, handle: Any) -> tuple[int | None, int | None]:
@@ -103,6 +104,7 @@ class Nvml:
         )
         if values is None or len(values) != 2:
             return None, None
+        # Each field has a result of its own: a GPU without NVLink refuses these.
         sent, received = (
             None if value.nvmlReturn != 0 else int(value.value.ullVal) * 1024 for value in values
         )
@@ -145,6 +147,7 @@ class GpuSampler:
     def request_gpus(self, bus_ids: Iterable[str]) -> None:
         """Read these from now on; the thread starts with the first."""
         self._requested = frozenset(bus_ids)
+        # A thread only where a GPU is used, as it would load NVML.
         if self._requested and self._thread is None:
             self._thread = threading.Thread(target=self._read_in_thread, name="ddptop-gpus", daemon=True)
             self._thread.start()
@@ -167,6 +170,7 @@ class GpuSampler:
             return
         try:
             while not self._closing.is_set():
+                # `_requested` is replaced as a whole, so that this thread sees one set of them.
                 readings = {bus_id: reader.read(bus_id) for bus_id in self._requested}
                 # Replaced as a whole: the collector's thread sees the old ones or the new.
                 self._newest = {bus_id: value for bus_id, value in readings.items() if value is not None}

@@ -42,6 +42,7 @@ class InjectionError(Exception):
 def inject_file(pid: int, file: Path) -> None:
     """Have a Python process start a thread that executes `file`. Raises InjectionError."""
     remote: Callable[[int, str], None] | None = getattr(sys, "remote_exec", None)
+    # The protocol of remote_exec is that of one version of Python.
     if remote is not None and _python_of(pid) == f"{sys.version_info[0]}.{sys.version_info[1]}":
         stub = file.with_name(f"{file.name}.begin")
         # `sys.remote_exec` runs its file on the main thread: this one only starts a thread for the other.
@@ -63,6 +64,7 @@ def why_not(pid: int) -> str | None:
     folder = Path(f"/proc/{pid}")
     try:
         owner = folder.stat().st_uid
+        # A process in a container has other paths: it could not open the file.
         elsewhere = (folder / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         maps = (folder / "maps").read_text(errors="replace")
     except FileNotFoundError:
@@ -100,6 +102,7 @@ def _python_of(pid: int) -> str | None:
 
 def _refuse_where_traced(pid: int) -> None:
     status = Path(f"/proc/{pid}/status").read_text()
+    # Only one process may trace another: a debugger or strace is there first.
     tracer = next((line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")), "0")
     if tracer != "0":
         raise InjectionError(f"process {pid} is being traced already, by process {tracer}")
@@ -115,18 +118,23 @@ def _python_line(file: Path) -> str:
 def _gdb_commands(pid: int, line: str) -> str:
     literal = line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     size = len(line.encode()) + 1
+    # One page was mapped for it.
     assert size <= 4096
     return "\n".join(
         (
+            # A signal during a call then takes the call back, instead of leaving the process in the middle of
+            # it.
             "set unwindonsignal on",
             "set auto-solib-add off",  # reading all of torch's symbols takes seconds
             f"attach {pid}",
+            # Twice, so that the bit is as it was: only the writing matters.
             *([_HARMLESS] * 2 if platform.machine() == "x86_64" else ()),
             "sharedlibrary libpython",
             "sharedlibrary libc\\.",
             "set $page = ((long (*)(long, long, int, int, int, long)) mmap)(0, 4096, 3, 0x22, -1, 0)",
             f'set {{char[{size}]}} $page = "{literal}"',
             "set $noted = ((int (*)(void *, long)) Py_AddPendingCall)((void *) &PyRun_SimpleString, $page)",
+            # Before the result is printed: the process goes on even if gdb fails at that.
             "detach",
             f'printf "{_CALLED} %d\\n", $noted',
             "",
@@ -140,15 +148,19 @@ def _run_gdb(gdb: str, pid: int, line: str) -> None:
         script.write_text(_gdb_commands(pid, line))
         with output.open("wb") as out:
             process = subprocess.Popen(
+                # No files of the user's and no symbols from the network: both could take long, or do
+                # anything.
                 [gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-x", str(script)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C in this terminal must not reach gdb while it has stopped the process.
                 start_new_session=True,
                 env={**os.environ, "LC_ALL": "C"},
             )
         _wait_for_gdb(process)
         text = output.read_text(errors="replace")
+    # Py_AddPendingCall returns 0 where it has taken the call.
     if f"{_CALLED} 0" not in text:
         raise InjectionError(_failure_reason(pid, text))
 
@@ -166,6 +178,7 @@ def _wait_for_gdb(process: subprocess.Popen[bytes]) -> None:
             raise InjectionError(
                 f"gdb (process {process.pid}) has not ended after {GDB_S:g} s; it is left alone"
             )
+    # Raised only now: gdb has left the process.
     if interrupted:
         raise KeyboardInterrupt
 

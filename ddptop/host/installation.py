@@ -24,6 +24,7 @@ def install_command(extra: str) -> str:
         words = [program, *sys.argv[1:]] if program in ("ddptop", "ddptop-run") else ["ddptop"]
         return f"{temporary} {shlex.join(words)}"
     prefix = Path(sys.prefix)
+    # The file that uv leaves in the environment of a tool.
     if (prefix / "uv-receipt.toml").exists():
         return f"uv tool install {shlex.quote(_requirement(extra))}"
     if (prefix / "pipx_metadata.json").exists():

@@ -16,18 +16,22 @@ def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
     None where it shares none: it was started once for all ranks, by hand or in a script.
     """
     parent = os.getppid()
+    # By pid and start: job ids are missing by hand and in scripts, and pids come again.
     started_by = (parent, process_start(parent))
     if "SLURM_PROCID" in environment:
         tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")
+        # A single task: the launcher starts all ranks of its host itself.
         if _parse_count(tasks) < 2:
             return None
         job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
         if job and step:
+            # With the restart count: a requeued job is another run.
             return run_id_of("slurm", job, step, environment.get("SLURM_RESTART_COUNT", ""))
         return run_id_of("tasks", job, *started_by)
     if _parse_count(environment.get("OMPI_COMM_WORLD_SIZE")) > 1:
         job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
         return run_id_of("mpi", job) if job else run_id_of("mpi", *started_by)
+    # By hand, once for each rank: what started them, and the store, are what they have in common.
     store = environment.get("MASTER_ADDR")
     if store and "RANK" in environment and spans_hosts(store, environment):
         return run_id_of("ranks", store, environment.get("MASTER_PORT", ""), *started_by)
@@ -41,6 +45,7 @@ def spans_hosts(store: str | None, environment: Mapping[str, str] = os.environ) 
     """
     if environment.get("DDPTOP_HOSTS") == "off" or (store and stays_here(store)):
         return False
+    # Slurm knows the number of hosts, and the sizes below need not be looked at.
     nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
     if nodes:
         return nodes != "1"
@@ -50,6 +55,7 @@ def spans_hosts(store: str | None, environment: Mapping[str, str] = os.environ) 
     ):
         if ranks in environment:
             return environment[ranks] not in ("1", environment.get(local_ranks))
+    # Nothing is said about it: with a store in the network other hosts may come.
     return bool(store)
 
 

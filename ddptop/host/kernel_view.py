@@ -49,12 +49,14 @@ class KernelView(NamedTuple):
 def kernel_view(pid: int) -> KernelView | None:
     """None where there is no such process, or no /proc."""
     status = process_status(pid)
+    # A zombie has neither a stack nor a wait any more; its parent will read its exit code.
     if status is None or status.state in "ZX":
         return None
     waits_in = ""
     with suppress(OSError):
         waits_in = Path(f"/proc/{pid}/wchan").read_text().strip()
     ticks = os.sysconf("SC_CLK_TCK")
+    # CLOCK_BOOTTIME, by which the kernel counts starts: it goes on while the machine sleeps.
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - status.start / ticks
     waits_in = "" if waits_in == "0" else waits_in
     return KernelView(pid, status.state, waits_in, status.cpu_ticks / ticks, max(0.0, age_s))
@@ -66,6 +68,7 @@ def workers_of(pid: int) -> list[KernelView]:
     views = []
     for child in children_of(pid):
         command = _read_command(child)
+        # A worker that was forked has its parent's command line; one that was spawned names multiprocessing.
         forked = command == own_command or b"multiprocessing" in command
         view = kernel_view(child) if forked and not any(word in command for word in _HELPERS) else None
         if view is not None:
@@ -76,6 +79,7 @@ def workers_of(pid: int) -> list[KernelView]:
 def children_of(pid: int) -> list[int]:
     """Pids of the processes that a process has started."""
     children: list[int] = []
+    # By thread: a child belongs to the thread that has forked it.
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # the thread has just exited
             children += map(int, task.read_text().split())
@@ -96,6 +100,7 @@ READINGS = 10
 def runnable_threads() -> int | None:
     """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
     try:
+        # Without the thread that asks: it runs, and nobody waits for it.
         return max(0, int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1)
     except (OSError, ValueError, IndexError):
         return None
@@ -119,6 +124,7 @@ class UsageSampler:
         readings = []
         for rank in living:
             try:
+                # Kept by session: a new process with the same pid must not be compared with the one before.
                 process = before.get(rank.session) or _SampledProcess(rank.pid)
                 usage = replace(process.read_usage(now_ns, runnable, swap_ins_s), watcher_pct=watcher_pct)
             except (psutil.Error, OSError):
@@ -155,6 +161,7 @@ class _SampledProcess:
 
     def read_usage(self, now_ns: int, runnable: int | None, swap_ins_s: float | None) -> Usage:
         """A reading; the last two are of the host. Raises psutil.Error or OSError."""
+        # One read of /proc/PID/stat for both.
         with self._process.oneshot():
             cpu_pct, rss_bytes = self._process.cpu_percent(None), self._process.memory_info().rss
         allowed = os.sched_getaffinity(self._pid) if hasattr(os, "sched_getaffinity") else set()
@@ -165,6 +172,8 @@ class _SampledProcess:
             self._quota.throttled_pct(),
             runnable,
             len(allowed) or None,
+            # Only where the process is bound: then it may share these processors with a rank that should have
+            # others.
             first_core=min(allowed) if 0 < len(allowed) < (os.cpu_count() or 0) else None,
         )
         status = process_status(self._pid)
@@ -176,6 +185,7 @@ class _SampledProcess:
         if before is not None and usage.t_ns > before[0]:
             faults_s = max(0, status.major_faults - before[1]) * NS / (usage.t_ns - before[0])
         self._blocked.append(status.state == "D")
+        # Only while it runs: an idle processor lowers its clock by itself.
         if status.state == "R" and (clock := clock_pct(status.processor)) is not None:
             self._clocks.append(clock)
         return replace(
@@ -191,6 +201,7 @@ class _SampledProcess:
 
 def _full_mean(readings: Sequence[float]) -> float | None:
     """None before there are enough of them."""
+    # Divided by READINGS, which are all there are by now.
     return sum(readings) / READINGS if len(readings) == READINGS else None
 
 
@@ -251,7 +262,9 @@ class HeatThrottling:
         throttled_ms = [ms for name in _THROTTLED if (ms := _read_number(folder / name)) is not None]
         if not throttled_ms:
             return None
+        # Another processor than before has a counter of its own: nothing to compare with.
         then_ns, then_ms = self._before.get(processor, (now_ns, 0))
+        # The larger of both: the core may be throttled for itself or with its package.
         self._before[processor] = now_ns, max(throttled_ms)
         if now_ns <= then_ns:
             return None
@@ -298,6 +311,7 @@ def is_full(path: str) -> bool:
         return False
     if file_system.f_flag & os.ST_RDONLY:
         return False
+    # What only root may use is full for everybody else.
     blocks = file_system.f_bavail if os.geteuid() else file_system.f_bfree
     is_small = blocks * file_system.f_frsize < FULL_BYTES and blocks < FULL_SHARE * file_system.f_blocks
     return bool(file_system.f_blocks) and (is_small or bool(file_system.f_files and not file_system.f_favail))
@@ -325,8 +339,10 @@ class FullDisks:
             with suppress(RuntimeError):  # no thread can be started
                 self._thread = threading.Thread(target=self._read_folders, args=(folders,), daemon=True)
                 self._thread.start()
+        # Replaced as a whole by the thread, so that this one sees one state of it.
         readings, before = self._readings, self._full
         full = [name for name in sorted(readings) if readings[name] and before.get(name, now_ns) <= now_ns]
+        # `is False`: a folder that is not looked at any more is not known to be free.
         free = [name for name in sorted(before) if readings.get(name) is False]
         still_full = {name: due_ns for name, due_ns in before.items() if readings.get(name)}
         self._full = still_full | dict.fromkeys(full, now_ns + REPEAT_NS)

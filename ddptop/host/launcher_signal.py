@@ -35,9 +35,12 @@ class LauncherSignal(NamedTuple):
 
 def note_launcher_signal(folder: Path, number: int) -> None:
     """In a launcher: it has received this signal. Raises no exception; for signal handlers."""
+    # The end by a signal is then the consequence of that failure.
     if os.path.lexists(folder / _FAILED):
         return
     with suppress(OSError):
+        # A link cannot be replaced in one call. For a moment there is none; a reader comes again within a
+        # second.
         (folder / _SIGNAL).unlink(missing_ok=True)
         (folder / _SIGNAL).symlink_to(f"{signal_name(number)} {time.monotonic_ns()}")
 

@@ -75,11 +75,13 @@ def query_ras(where: tuple[str, int], pids: Collection[int]) -> str:
             exchange = _RasExchange(connection, end)
             if not exchange.ask_line(f"CLIENT PROTOCOL {PROTOCOL}").upper().startswith("SERVER PROTOCOL "):
                 raise RasError("what listens there is no RAS service")
+            # A new connection may reach another job's service: the kernel chooses among those that listen.
             # The port is shared by all jobs of the user on this host.
             if not _is_ours(connection, pids):
                 continue
             exchange.ask_line(f"TIMEOUT {COLLECT_S}")
             status = exchange.ask_all("VERBOSE STATUS")
+            # The section of warnings is the last one: without it the answer is not whole.
             if _SECTIONS[-1] not in status:
                 raise RasError("the answer broke off")
             return status
@@ -111,6 +113,7 @@ def ras_findings(status: str) -> list[str]:
 
 def _join_paragraph(paragraph: list[str]) -> str:
     """The first line is a title: `#0-0 (27a079b828ff1a75) MISMATCH`."""
+    # The hash of the communicator says nothing to a person.
     title = " ".join(word for word in paragraph[0].split() if not word.startswith("("))
     return f"{title}: {'; '.join(paragraph[1:])}"[:LINE_CHARACTERS] if len(paragraph) > 1 else title
 
@@ -127,6 +130,7 @@ class _RasExchange:
         """Send a line; returns the line that answers it."""
         self._send_line(command)
         while b"\n" not in self._left:
+            # An end without a newline ends the line, too.
             self._left += self._receive_piece() or b"\n"
         line, _, self._left = self._left.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
@@ -142,6 +146,7 @@ class _RasExchange:
         self._connection.sendall(command.encode() + b"\n")
 
     def _receive_piece(self) -> bytes:
+        # One deadline for all of the exchange, since each piece starts a new timeout.
         remaining = self._end - time.monotonic()
         if remaining <= 0:
             raise TimeoutError("no answer in time")
@@ -159,11 +164,13 @@ def _is_ours(connection: socket.socket, pids: Collection[int]) -> bool:
     ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
     for pid in pids:
         try:
+            # psutil 6 has a new name for it.
             process = psutil.Process(pid)
             list_connections = getattr(process, "net_connections", None) or process.connections
             connections = list_connections(kind="tcp")
         except (psutil.Error, OSError):
             continue
+        # The connection as its other end sees it: the ports change places.
         if any(c.raddr and (c.laddr.port, c.raddr.port) == (theirs, ours) for c in connections):
             return True
     return False
@@ -200,6 +207,7 @@ class RasClient:
 
         `answered`: when they were asked, and the ASK's number.
         `pids`: this host's ranks whose group is NCCL's."""
+        # Reported by this thread: the recording has one writer.
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
             self._report_status(now_ns)

@@ -62,6 +62,7 @@ def process_start(pid: int) -> int | None:
     status = process_status(pid)
     if status is None:
         return _start_without_proc(pid)
+    # Without /proc, as on macOS, psutil tells the same.
     return None if status.state in "ZX" else status.start
 
 
@@ -168,6 +169,7 @@ def need_threads(count: int = FREE_THREADS) -> None:
     end = threading.Event()
     started: list[threading.Thread] = []
     try:
+        # All at once, since it is the number that may be limited.
         for _ in range(count):
             thread = threading.Thread(target=end.wait, name="ddptop-probe", daemon=True)
             thread.start()
@@ -175,6 +177,7 @@ def need_threads(count: int = FREE_THREADS) -> None:
     except RuntimeError:
         text = f"fewer than {count} more threads can be started (ulimit -u, or a container's limit)"
         raise OSError(errno.EAGAIN, text) from None
+    # Also after a failure: the threads that could be started must not stay.
     finally:
         end.set()
         for thread in started:
@@ -205,8 +208,10 @@ def child_environment() -> dict[str, str]:
     The current folder is not searched for modules (Python 3.11 and later): `python -m` would import a
     `queue.py` or `secrets.py` that lies beside the script instead of Python's own.
     """
+    # A process of ours must not take itself for a rank, nor load the recorder.
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
     inject = str(_PACKAGE / "training" / "inject")
+    # Without the inject folder, whose `sitecustomize` is for ranks.
     path = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
     package_root = str(_PACKAGE.parent)
     # A checkout may be on this process's path alone; installed packages are found by every process.
@@ -247,6 +252,7 @@ class InputEnd(threading.Event):
         threading.Thread(target=self._wait_for_end, name="ddptop-input", daemon=True).start()
 
     def _wait_for_end(self) -> None:
+        # What is read is of no interest: only the end is.
         with suppress(OSError):
             while os.read(0, 4096):
                 pass

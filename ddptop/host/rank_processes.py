@@ -53,6 +53,7 @@ class _Watched:
     @property
     def due_ns(self) -> int | None:
         """When its exit is to be reported; None: not yet known."""
+        # An exit that was reported comes a second time only for its code.
         if self.exited_ns is None or (self.reported and self.exit_code is None):
             return None
         if self.exit_code is not None and (self.said_bye or self.reported):
@@ -128,6 +129,7 @@ class ProcessWatch:
         if watched is not None and trains:
             watched.said_bye = False
         if watched is not None and watched.start is None and not watched.reported:
+            # The silence is counted anew from each message.
             watched.exited_ns = now_ns
 
     def note_bye(self, session: int, *, left_group: bool = False) -> None:
@@ -160,6 +162,7 @@ class ProcessWatch:
         for watched in self._watched.values():
             if watched.process.pid != pid or watched.exit_code is not None:
                 continue
+            # The launcher's report may be older than this process: pids are used again.
             if watched.exited_ns is None and process_start(pid) == watched.start:
                 continue  # it runs: an earlier process with its pid was meant
             watched.exited_ns = now_ns if watched.exited_ns is None else watched.exited_ns
@@ -176,6 +179,7 @@ class ProcessWatch:
             # Without a pidfd a pid is all there is, and that is reused: the start time tells.
             if watched.descriptor is None and process_start(watched.process.pid) != watched.start:
                 self._note_exited(watched, now_ns)
+            # After a BYE a stop is no news: the process ends.
             elif status is not None and status.start == watched.start and not watched.said_bye:
                 watched.checks_stopped = watched.checks_stopped + 1 if status.state in "Tt" else 0
                 stopped = watched.checks_stopped >= STOPPED_CHECKS
@@ -200,10 +204,12 @@ class ProcessWatch:
             if due_ns is None or now_ns < due_ns:
                 continue
             assert watched.exited_ns is not None
+            # Asked only for SIGKILL, which is the kernel's signal for it.
             killed = watched.exit_code == -SIGKILL and self._kills.was_killed(watched.process.pid, now_ns)
             exits.append(watched.to_exit(watched.exited_ns)._replace(out_of_memory=killed))
             watched.reported = True
             if watched.exit_code is not None:
+                # Without its code it stays: the launcher may report that later.
                 self.forget_session(session)
         return exits
 
@@ -244,6 +250,7 @@ class ProcessWatch:
 
     def _close_pidfd(self, watched: _Watched) -> None:
         if watched.descriptor is not None:
+            # Taken out of the poller before it is closed: its number may be another file's at once.
             if watched.start is not None:
                 self._unregister(watched.descriptor)
             os.close(watched.descriptor)

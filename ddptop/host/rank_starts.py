@@ -78,8 +78,11 @@ class RankStarts:
             pid: at_s for pid, at_s in _read_marks(self._directory, INITIALIZES).items() if pid not in met
         }
         children = children_of(self._launcher) if marks else ()
+        # Only children of the launcher: others leave marks as well, such as ranks of a training that a rank
+        # starts.
         places = ((place, pid) for pid in children if pid in marks and (place := self._read_place(pid)))
         inside = [(place, marks[pid]) for place, pid in places if place.restart]
+        # The last one that came: before it there was somebody to wait for.
         for_s = time.time() - max((at_s for _, at_s in inside), default=time.time())
         if for_s < CHECK_S:
             return None
@@ -93,6 +96,7 @@ class RankStarts:
         if time.monotonic() < self._next_s:
             return []
         marks = _read_marks(self._directory, INITIALIZES)
+        # The same marks as when nobody was missing: /proc need not be read again.
         if marks.keys() == self._complete:
             return []
         ranks = {pid: place for pid in children_of(self._launcher) if (place := self._read_place(pid))}

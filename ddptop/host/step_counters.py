@@ -63,9 +63,11 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
             # nobody.
             os.write(file, _HEAD.pack(0, in_memory, False) + encode(hello))
             if in_memory:
+                # The mapping stays when the file is removed, and the file when the process is killed.
                 return os.dup(file)
         finally:
             os.close(file)
+    # In no folder, so that no disk is waited for; it lasts while a process has it open.
     memory = os.memfd_create(step_counter_name(hello.session), os.MFD_CLOEXEC)
     os.ftruncate(memory, 8)
     return memory
@@ -98,6 +100,7 @@ def leave_step_count(directory: Path, hello: Hello, steps: int, unacked: int) ->
 
     The file is never made shorter: it may be mapped.
     """
+    # All steps have arrived: a count would only be read for nothing.
     if not unacked:
         return remove_step_count(directory, hello.session)
     path, head = directory / step_counter_name(hello.session), _HEAD.pack(steps, True, True)
@@ -105,6 +108,7 @@ def leave_step_count(directory: Path, hello: Hello, steps: int, unacked: int) ->
         try:
             file, data = open_regular(path, NEW_FILE), head + encode(hello)
         except FileExistsError:
+            # HELLO stays as it is; only the head is written.
             file, data = open_regular(path, os.O_WRONLY), head
         try:
             os.pwrite(file, data, 0)
@@ -127,6 +131,7 @@ def open_step_counter(process: RankProcess) -> int | None:
         return None
     for link in links:
         with suppress(OSError):  # closed since it was listed
+            # A file that was removed keeps its name in this link, with this addition.
             target = str(link.readlink()).removesuffix(" (deleted)")
             if target.endswith((f"/memfd:{name}", f"/{name}")):
                 return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -158,6 +163,7 @@ def _read_unread(directory: Path, known: Container[int]) -> Iterator[StepCount]:
         for name in names[:MAX_SHOWN_WORLD]:
             number = name.removeprefix(_NAME)
             count = _read_file(directory / name) if number.isdecimal() and int(number) not in known else None
+            # The name must be the one that its HELLO says: anybody of this user may put files there.
             if count is not None and count.hello is not None and str(count.hello.session) == number:
                 yield count
 

@@ -79,9 +79,11 @@ class WorkerCalls:
         """Read where these processes of a rank are, unless that is being done; `native`: the C functions."""
         program = find_py_spy()
         if program is None:
+            # Said once for each process, so that a person knows what would tell more.
             self._missing |= dict.fromkeys(pids, rank) if not native else {}
             return
         for pid in pids:
+            # Each takes 15 ms of CPU time or more: a host of many ranks must not be slowed down by it.
             if (pid, native) in self._running or len(self._running) >= MAX_READ:
                 continue
             how = "--native" if native else "--nonblocking"
@@ -145,8 +147,10 @@ def is_denied(text: str) -> bool:
 
 def _main_thread_frames(dump: str, pid: int) -> list[dict[str, Any]]:
     """The frames of the main thread, the innermost first, of py-spy's JSON; empty: there are none."""
+    # py-spy's JSON is another program's: anything unexpected is no call.
     with suppress(ValueError, TypeError, KeyError, StopIteration):
         threads: list[dict[str, Any]] = json.loads(dump)
+        # The main thread has the number of the process.
         return list(next(thread["frames"] for thread in threads if thread["os_thread_id"] == pid))
     return []
 
@@ -174,7 +178,9 @@ def native_calls(dump: str, pid: int) -> str:
     """The innermost C functions of the main thread, of one library, above its Python code; empty: none."""
     frames = _main_thread_frames(dump, pid)
     calls = [(str(frame.get("name")), frame.get("module")) for frame in frames if isinstance(frame, dict)]
+    # C functions have a module; the first frame of Python has none.
     above = [*takewhile(lambda call: call[1] is not None, calls)]
+    # An address without a name says nothing.
     named = [call for call in above if not call[0].startswith("0x")]
     if not named:
         return ""

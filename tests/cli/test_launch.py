@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.launch import _begin_run, _begin_torchrun, _is_torchrun_over_hosts, main
+from ddptop.cli.launch import begin_if_possible, begin_torchrun, is_torchrun_over_hosts, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options, own_script
 from ddptop.frames.numbers import counted
 from ddptop.protocol.messages import Card, Event, Hello, Message
@@ -431,7 +431,7 @@ def test_whatever_fails_at_the_start_ends_in_one_line_and_leaves_nothing(
             raise error
 
         monkeypatch.setattr(step, fail)
-        assert _begin_run(parsed("train.py"), ["train.py"], _begin_torchrun) is None
+        assert begin_if_possible(parsed("train.py"), ["train.py"], begin_torchrun) is None
         (line,) = capfd.readouterr().err.splitlines()
         assert line.startswith("ddptop: cannot record: ") and line.isprintable()
         assert dict(os.environ) == before | {"DDPTOP": "0"}
@@ -657,7 +657,7 @@ def test_steps_that_a_rank_took_with_it_are_counted(home: Path) -> None:
     ],
 )
 def test_torchrun_over_hosts_is_known_by_its_command(command: list[str], over_hosts: bool) -> None:
-    assert _is_torchrun_over_hosts(command) == over_hosts
+    assert is_torchrun_over_hosts(command) == over_hosts
 
 
 @pytest.mark.parametrize(

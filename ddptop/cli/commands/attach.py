@@ -92,6 +92,7 @@ class Attach(Command):
         """Attach or detach; Ctrl-C before the ranks have begun calls it off."""
         from ddptop.host.inject import why_not
 
+        # All processes are checked before any is stopped.
         pids = ranks_of(options.pid)
         for pid in pids:
             problem = why_not(pid)
@@ -101,6 +102,7 @@ class Attach(Command):
             exchange = Exchange(Path(folder), pids)
             if options.detach:
                 exchange.inject_call("end")
+                # None of them had the recorder in it.
                 if not any(report["was"] for report in exchange.wait_for_state("detached").values()):
                     raise CliError("these processes were not attached to")
                 print_text(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
@@ -117,6 +119,7 @@ def _begin_recording(exchange: Exchange) -> str:
         exchange.inject_call("begin")
         but = "; nothing was recorded, training goes on as before"
         first_step = step_to_begin(exchange.wait_for_state("waiting", FORWARDS, but=but))
+    # Also at Ctrl-C: ranks that wait for the word to begin are told that it will not come.
     except BaseException:
         exchange.announce_begin(-1)
         raise
@@ -145,6 +148,7 @@ class Exchange:
     def __init__(self, folder: Path, pids: Sequence[int]) -> None:
         self._folder = folder
         self._pids = pids
+        # A number of its own: an earlier attach may have left its code in the same processes.
         self._number = secrets.token_hex(8)
 
     def inject_call(self, function: str) -> None:
@@ -181,6 +185,7 @@ class Exchange:
         while True:
             reports = {pid: self._read_report(pid) for pid in self._pids}
             for pid, report in reports.items():
+                # A refusal or an end first: waiting on would not change it.
                 if report.get("state") == "refused":
                     raise CliError(f"process {pid}: {report['why']}")
                 if not Path(f"/proc/{pid}").exists():
@@ -234,18 +239,21 @@ def step_to_begin(reports: Reports) -> int:
             "attach needs them all. Start the run with ddptop-run, or name every process"
         )
     numbers = [[number for number, _ in report["forwards"]] for report in reports.values()]
+    # Where the ranks overlap: each has seen forwards from another moment on.
     low, high = max(map(min, numbers)), min(map(max, numbers))
     common = [[number for number in rank_numbers if low <= number <= high] for rank_numbers in numbers]
     if any(rank_numbers != common[0] for rank_numbers in common):
         raise CliError(
             "the ranks do not launch the same collectives before each step: steps cannot be paired"
         )
+    # The rank that is furthest: all others have yet to come to what it has passed.
     (first, began), (last, ended) = max(
         ((report["forwards"][0], report["forwards"][-1]) for report in reports.values()),
         key=lambda ends: ends[1][0],
     )
     steps = sorted(later - earlier for rank_numbers in numbers for earlier, later in pairwise(rank_numbers))
     a_second = (last - first) / max(ended - began, 1e-3) * AHEAD_S
+    # Beyond the furthest rank by three of the longest steps, or by a second of them.
     return int(last + max(AHEAD_STEPS * steps[-1], ceil(a_second)))
 
 
@@ -262,6 +270,7 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
             raise CliError(f"{what} on this host: name a process (ddptop attach PID)", Exit.USAGE)
         return sorted(ranks)
     named = {ranks[pid] for pid in pids if pid in ranks}
+    # Not found by their environment, as ranks of mp.spawn.
     if not named:
         return sorted(set(pids))
     if len(named) > 1 or any(pid not in ranks for pid in pids):
@@ -280,6 +289,7 @@ def _find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             values = process.environ()
+            # Asked last: it reads three files of each process.
             if "RANK" in values and "MASTER_PORT" in values and why_not(process.pid) is None:
                 environments[process.pid] = process.ppid(), values
     for pid, (parent, values) in environments.items():

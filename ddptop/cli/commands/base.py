@@ -27,11 +27,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake instead of printing the usage and leaving."""
+        # Raised, so that `main` prints it as all other mistakes.
         raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
 
 
 def wrap_text(text: str, indent: str = "") -> str:
     """The text in lines of the terminal's width. All lines but the first begin with `indent`."""
+    # Two less than the terminal's, as argparse leaves.
     width = shutil.get_terminal_size().columns - 2
     return textwrap.fill(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -57,6 +59,7 @@ class Command:
             # The examples come first: they are what most users look for.
             description=f"{wrap_text(f'{self.summary} {self.details}')}\n\nexamples:\n{examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # `a --s` must not become `--save-to` today and another option tomorrow.
             allow_abbrev=False,
         )
         self.add_arguments(parser)

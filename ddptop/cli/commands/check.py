@@ -56,6 +56,7 @@ class CheckCommand(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recordings, compare, print."""
+        # Refused before a recording is read, which may take long.
         if options.against is None and options.limits is None:
             raise CliError("check needs --against BASE or --limits TOML", Exit.USAGE)
         if options.junit is not None:
@@ -83,6 +84,7 @@ class CheckCommand(Command):
                 _junit_tree(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
             except OSError as error:  # the disk is full, or the folder has gone meanwhile
                 raise CliError(f"--junit {options.junit}: {error.strerror}", Exit.USAGE) from None
+        # Only where a job of GitHub runs: elsewhere such lines mean nothing.
         if os.environ.get("GITHUB_ACTIONS"):
             for line in _github_annotations(results, new.name):
                 print_text(line, file=sys.stderr)
@@ -154,6 +156,7 @@ def _read_limits(path: Path) -> dict[str, float]:
     for name, value in limits.items():
         if name not in names:
             raise CliError(f"{path}: {name} is no figure; choose from {', '.join(names)}", Exit.USAGE)
+        # A bool is an int, and no limit.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise CliError(f"{path}: {name} = {value!r} is no limit; give a number", Exit.USAGE)
     if not limits:
@@ -201,6 +204,7 @@ def _github_annotations(results: Sequence[Result], name: str) -> list[str]:
     for result in results:
         if result.outcome == "regression" or (result.outcome == "unknown" and result.decides):
             level = "error" if result.outcome == "regression" else "warning"
+            # Percent signs begin escapes in these lines.
             text = printable(f"{name}: {_result_with_reason(result)}").replace("%", "%25")
             lines.append(f"::{level} title=ddptop check::{text}")
     return lines

@@ -29,6 +29,7 @@ class Completion(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Print the script."""
+        # argcomplete is imported only where a shell asks: every other command starts without it.
         from argcomplete.shell_integration import shellcode
 
         print_text(shellcode(["ddptop"], shell=options.shell))

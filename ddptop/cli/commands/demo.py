@@ -59,6 +59,7 @@ class Demo(Command):
         if options.simulate is None:
             from ddptop.training.torch_compat import installed_version, why_unusable
 
+            # Asked of the installed package: importing torch takes seconds.
             problem = why_unusable("ddptop demo", installed_version())
             if problem is None:
                 from ddptop.cli import demo
@@ -78,6 +79,7 @@ def offer_simulated(problem: str, options: argparse.Namespace) -> None:
     from ddptop.cli.show import Mode, choose_mode, has_terminal
 
     offer = f"{own_command()} demo --simulate {OFFERED_RANKS}"
+    # Only a person at a terminal can answer.
     if not options.headless and choose_mode(options, live=True) is Mode.SCREEN and has_terminal():
         note(problem)
         print_text(f"Show {OFFERED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)

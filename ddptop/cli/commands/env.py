@@ -53,6 +53,7 @@ def _training_variables(run: str | None) -> dict[str, str]:
 
     options = LaunchOptions.from_words([] if run is None else ["--ddptop-name", run])
     settings = options.as_environment(options.name or "")
+    # Only what this environment sets: defaults are those of the ddptop over there.
     given = {name: value for name, value in settings.items() if name in os.environ}
     if options.name:
         given["DDPTOP_NAME"] = options.name

@@ -58,6 +58,7 @@ class Export(Command):
             selection = Selection(first, stop, options.ranks)
             code = Exit.USAGE
             try:
+                # A wrong selection is the user's mistake; an error while writing is not.
                 selection.check_recording(recording)
                 code = Exit.FAILED
                 end = write_export(recording, options.to, path, selection, force=options.force)

@@ -66,12 +66,14 @@ def _make_key(path: Path) -> int:
         raise CliError(f"{MAX_VIEWER_KEYS} keys are admitted already; remove one: ddptop key rm KEY")
     pair = KeyPair.new()
     try:
+        # O_EXCL: a key is never written over, as another machine may use it.
         descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         raise CliError(f"{path} is there already; nothing was changed") from None
     with os.fdopen(descriptor, "w") as file:
         json.dump(ViewerKey(keys.collector.public, pair), file)
         file.write("\n")
+    # After the file: a key that nobody has should not be admitted.
     save_viewer_keys(state_directory(), keys._replace(admitted={**keys.admitted, pair.public: path.name}))
     print_text(f"{path}: copy it to the machine that is to look, for its user alone; it lets in there with")
     print_text(f"  ddptop --connect {socket.gethostname()}:PORT --key {path.name}")

@@ -103,6 +103,7 @@ class Look(Command):
             raise CliError("--port goes with --web", Exit.USAGE)
         if options.web and (options.once or options.json or options.watch):
             raise CliError("--web opens a screen: leave --once, --json and --watch out", Exit.USAGE)
+        # In the browser's own process the screen itself runs.
         if options.web and not in_browser():
             return serve_screen(options.words, options.port or 0)
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
@@ -154,6 +155,7 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
     if run.collector_host is not None:
         return _show_part(run, options)
     if mode is Mode.SCREEN:
+        # Before the imports, which take most of the time until the screen is there.
         first_picture.begin(f"waiting for the first frame of run {run.name}")
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import show_source

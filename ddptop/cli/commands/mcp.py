@@ -97,6 +97,7 @@ def runs() -> str:
 
     running = find_live()
     kept = find_recorded(running)
+    # Each of them is opened to know its state.
     most = CUTS[0][0]
     entries = [*map(of_live, running), *map(of_recording, kept[:most])]
     return answer_json(
@@ -150,12 +151,14 @@ def stalls(run: str | None = None) -> str:
 
 def answer_json(data: object) -> str:
     """`data` as JSON of at most MOST_CHARACTERS, with its foreign text marked."""
+    # From generous to small: the first pair that fits leaves out least.
     for items, characters in CUTS:
         left_out: dict[str, int] = {}
         cut = {"data": _mark_foreign(data, "", items, characters, left_out), "left_out": left_out}
         text = json.dumps(safe_data(cut), allow_nan=False)  # cleaned after it was cut: it may be long
         if len(text) <= MOST_CHARACTERS:
             return text
+    # Not even the smallest pair fits.
     return json.dumps({"data": None, "left_out": {"": 1}})
 
 
@@ -164,6 +167,7 @@ def _mark_foreign(value: object, path: str, items: int, characters: int, left_ou
     key = path.rpartition(".")[2]
     if isinstance(value, str):
         short = value if len(value) <= characters else value[:characters] + "…"
+        # Long texts are marked whatever their key is.
         return short if key in OURS and len(value) <= 30 else {"untrusted_text": short}
     if isinstance(value, Mapping) and key in NAMED_BY_PROGRAMS:
         value = [{"name": name, "value": item} for name, item in value.items()]

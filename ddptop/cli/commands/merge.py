@@ -45,6 +45,7 @@ class Merge(Command):
         from ddptop.recording.merge import merge_recordings
 
         paths = [_recording_path(word) for word in options.files]
+        # By where they lead: one file under two names would be merged with itself.
         if len({path.resolve() for path in paths}) < 2:
             raise CliError("give the recording of the run and at least one other", Exit.USAGE)
         out = options.output or paths[0].with_stem(f"{paths[0].stem}-merged")
@@ -76,6 +77,7 @@ def _recording_path(word: str) -> Path:
         descriptor = open_regular(path, follow=True)
     except OSError as error:
         raise CliError(f"{word}: no recording of this name", Exit.NOT_FOUND) from error
+    # A file that grows would be merged without its end.
     try:
         if is_being_written(descriptor):
             raise CliError(f"{path} is being written; merge when its run has ended")

@@ -76,11 +76,13 @@ class Metrics(Command):
         if options.while_stdin:
             kind, _, where = os.environ[VARIABLE].partition(":")
             serving = kind == "prometheus"
+            # The port is free again at once; what is only sent may still go out.
             _end_with_stdin(0.0 if serving else LAST_S)
             options.listen = _parse_address(where) if serving else None
             options.otlp = where if kind == "otlp" else None
         run = _find_live_run(options.run)
         source = LiveSource(run)
+        # A scrape is to be fresh, also where a screen would ask for fewer frames.
         source.slowest_s = FRESH_S
         with ExitStack() as stack:
             take: Callable[[Frame], None] | None = None
@@ -111,6 +113,7 @@ class Metrics(Command):
                 if take is not None and time.monotonic() >= due:
                     take(frame)
                     last, due = None, time.monotonic() + WRITE_S
+            # The run has ended between two versions: its last state is written.
             if take is not None and last is not None:
                 take(last)
         return Exit.DONE
@@ -151,6 +154,7 @@ def _otlp_exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
     """A function that sends a frame. It prints a line for the first frame that is not taken, and for the
     first one after that which is."""
     try:
+        # Imported here, since the package is an extra.
         from ddptop.export.otlp import OtlpExporter
     except ModuleNotFoundError as error:
         raise CliError(

@@ -98,6 +98,7 @@ class Prune(Command):
             raise CliError("give --keep N or --older-than AGE (or both); see ddptop prune --help", Exit.USAGE)
         before = time.time() - (options.older_than or 0.0)
         for item in find_recorded(find_live())[options.keep or 0 :]:
+            # Also under another name than a live run's: its collector may just be started again.
             if modified_s(item.path) <= before and not _is_being_written(item.path):
                 _remove_recording(item.path, dry_run=options.dry_run)
         return Exit.DONE
@@ -114,6 +115,7 @@ def _only_match(word: str) -> Path:
             raise CliError(f"{word}: no recording of this name", Exit.NOT_FOUND)
     else:
         kept = find_recorded(running)
+        # A whole name first, which may also be the beginning of others.
         matches = [item for item in kept if item.name == word] or [
             item for item in kept if item.name.startswith(word)
         ]
@@ -151,6 +153,7 @@ def _remove_dumps(folder: Path) -> None:
     with suppress(RunDirectoryError, OSError), open_private(folder) as opened:
         for name in filter(_DUMP.fullmatch, os.listdir(opened)):  # noqa: PTH208 - pathlib takes no descriptor
             os.unlink(name, dir_fd=opened)
+        # Fails where something of another program is in it, and leaves that.
         folder.rmdir()
     if folder.exists():
         note(f"{folder} is left: it holds files that ddptop did not make")

@@ -84,6 +84,7 @@ class Relay(Command):
         try:
             run = _ServedRun(run_meant(options.run))
         except CliError as error:
+            # The near end may then connect to that host itself.
             elsewhere = getattr(error, "host", "")
             pipe.send_frame(ERROR, to_json(RelayError(int(error.code), str(error), elsewhere)))
             _send_unsent(pipe)
@@ -133,6 +134,7 @@ def run_meant(word: str | None) -> RunFile | Path:
     for item in kept:
         if is_of_run(item, word):
             return item.path
+    # By id, which only the recordings themselves have.
     for item in kept[:SEARCHED]:
         if recorded_id(item.path) == word:
             return item.path
@@ -207,6 +209,7 @@ class _ServedRun:
         run = None if self._run is None else read_run_file(self._run.directory)
         if run is not None and is_alive(run):
             return True
+        # Its collector has ended without a last frame, as where this process was stopped.
         if self._run is not None and self._run.recording is not None and self._end is None:
             self._read_end(self._run.recording)
         return False

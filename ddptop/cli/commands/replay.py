@@ -92,6 +92,7 @@ def show_recording(
     steps = _check_recording(path, at)
     if compare is not None:
         base_steps = _check_recording(compare, None)
+        # Both at the last step that both have.
         if at is None and None not in (*steps, *base_steps):
             at = min(last for last in (steps[1], base_steps[1]) if last is not None)
             at_end = True

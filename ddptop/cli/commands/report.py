@@ -55,6 +55,7 @@ class ReportCommand(Command):
         if options.html:
             from ddptop.report.html import html_page
 
+            # As it is printed: a relative name means little in a log.
             path = Path(options.html).absolute()
             try:
                 write_text(path, html_page(content))

@@ -353,15 +353,15 @@ def _judge_cost(frame: Frame) -> Verdict:
         if late.basis == "arrivals" or cost_ms >= AGREES * late.lateness_ms:
             sentence += f" · {skew_phrase(cost, None, short=True)}"  # in 80 columns
         return Verdict("suspect", "busy", sentence, detail)
-    recovered = _find_recovery(frame)
-    if recovered is not None:
-        who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
-        return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     summed = lost_to_skew(frame)
     if summed is not None:
         cost, error = summed
         lost = skew_phrase(cost, error, whole="the time")
         brief = skew_phrase(cost, error, short=True)
+    recovered = _find_recovery(frame)
+    if recovered is not None:
+        who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
+        return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     if not is_measurable(cost, error):
         return Verdict("little_detail", "busy", f"no rank is slow so far · {lost}", detail)
     if cost < UNEVEN_PCT:
@@ -383,6 +383,16 @@ def lost_to_skew(frame: Frame) -> tuple[float, float | None] | None:
     if ledger is None or ledger.recent.lost_pct is None or not compares_own_times(frame):
         return None
     return ledger.recent.lost_pct, ledger.recent.error_pct
+
+
+def shown_cost_pct(frame: Frame) -> float | None:
+    """The share of the time that the verdict names: what the flagged rank costs, else what is lost to
+    waiting. None: unknown, or too few steps to compare the ranks."""
+    if frame.straggler is not None:
+        return frame.straggler.cost_pct
+    of_steps = skew_pct(frame)
+    summed = lost_to_skew(frame) if frame.suspect is None else None
+    return of_steps if of_steps is None or summed is None else summed[0]
 
 
 def skew_pct(frame: Frame) -> float | None:

@@ -11,7 +11,7 @@ from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import straggler_brief
-from ddptop.frames.verdict import SIGNS, Verdict, skew_pct, verdict
+from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, draw_rule, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
@@ -96,13 +96,13 @@ def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]
 
 
 COST_CELLS = 12
-"""Cells of the bar that shows which part of the step is lost."""
+"""Cells of the bar that shows which part of the time is lost."""
 
 
 def _draw_cost(scene: Scene) -> Line | None:
-    """The median step as a bar: what it would take without waiting, and the rest; None where that is not
-    known, or no longer true."""
-    lost_pct = skew_pct(scene.frame)
+    """The share of the time that the verdict names, as a bar: what is left without it, and the rest; None
+    where that is not known, or no longer true."""
+    lost_pct = shown_cost_pct(scene.frame)
     if lost_pct is None or as_of(scene.frame) or scene.frame.run.world_size < 2:
         return None
     waste = max(0.0, min(100.0, lost_pct))

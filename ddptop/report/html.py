@@ -225,9 +225,9 @@ def _draw_ranks(report: Report) -> str:
     hidden = len(report.ranks) - len(shown)
     hidden_phrase = f"<p>and {hidden:,} more ranks, less late</p>" if hidden > 0 else ""
     shares = part_shares(report)
-    means = f"means over the run; {sentences.shares_phrase(shares)}" if shares else ""
+    usual = [sentences.shares_phrase(shares)] if shares else []
     keys = draw_legend(part.name for part in PARTS if part.name != "sync" or "sync" in dict(shares))
-    return f"{''.join(rows)}{hidden_phrase}<p>{keys}</p>{_make_paragraphs([means] if means else [])}"
+    return f"{''.join(rows)}{hidden_phrase}<p>{keys}</p>{_make_paragraphs(usual)}"
 
 
 def _draw_why(report: Report) -> str:

@@ -65,8 +65,10 @@ def run_facts(report: Report) -> tuple[str, str]:
 
 
 def shares_phrase(pcts: list[tuple[str, float]]) -> str:
-    """Where a step goes, in percent."""
-    return "where a step goes: " + " · ".join(f"{part} {percent(pct)}" for part, pct in pcts)
+    """Where a usual step goes, in percent: the bill has the sums over all steps."""
+    return "medians of usual steps, where they go: " + " · ".join(
+        f"{part} {percent(pct)}" for part, pct in pcts
+    )
 
 
 def finding_colour(finding: Finding) -> str:

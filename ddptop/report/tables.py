@@ -56,7 +56,7 @@ LATENESS = RANK_FIGURES["lateness_ms"]
 
 
 def rank_table(report: Report, width: int) -> list[str]:
-    """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
+    """The worst ranks: medians of usual steps, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
     parts = dict(zip((part.name for part in PARTS), rank_times(shown, report), strict=True))
     by_steps = any(rank.has_own_times for rank in shown)

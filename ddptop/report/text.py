@@ -159,7 +159,7 @@ def _rank_lines(report: Report, width: int) -> list[str]:
     lines = rank_table(report, width)
     shares = part_shares(report)
     if shares:
-        lines += _wrap_text(f"means over the run, ms; {sentences.shares_phrase(shares)}", width)
+        lines += _wrap_text(sentences.shares_phrase(shares), width)
     return lines
 
 

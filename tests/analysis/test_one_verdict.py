@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,14 +15,21 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.cost import onset
+from ddptop.cli.commands import mcp
+from ddptop.cli.main import main
 from ddptop.export.metrics import metric_families
 from ddptop.frames.detail import TimelineRequest
 from ddptop.frames.snapshot import snapshot
-from ddptop.frames.verdict import verdict
+from ddptop.frames.verdict import lost_to_skew, shown_cost_pct, verdict
+from ddptop.protocol.messages import Event
+from ddptop.recording.reader import Recording
+from ddptop.recording.writer import Writer
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.report.build import report_from_messages
 from ddptop.report.check import figures_of_report
+from ddptop.sources.player import Player
+from tests.recording.made_up import GIB, collect
 
 from .conftest import NS, START_NS, World, feed_together
 
@@ -294,3 +303,118 @@ def test_what_was_waited_is_one_figure_in_every_outlet(place: str) -> None:
     assert slow.lost_s <= first.rank_seconds
     assert frame.straggler is not None
     assert slow.cost_pct == pytest.approx(frame.straggler.cost_pct, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three ranks, of which rank 2 saves 3 s every 50 steps and rank 1 is a little slow in each."""
+    path = tmp_path_factory.mktemp("one") / "ddptop" / "slow.ddptop"
+    path.parent.mkdir(mode=0o700)
+    world, reducer, writer = World(3, own=True), Reducer(), Writer(path, limit_bytes=GIB)
+    messages = [world.run(), *world.introduce()]
+    for step in range(160):
+        world.delays = {(1, "forward"): 3_000} | (
+            {(2, "after_optimizer"): 3_000_000} if step % 50 == 49 else {}
+        )
+        if step % 50 == 49:
+            saved = Event(
+                "saved", world.host_ns("node0", world.now_us + 2_990_000), 2, step, {"ns": 29 * 10**8}
+            )
+            messages.append(world.received(2, saved, world.now_us + 2_990_000))
+        messages += world.steps(1)
+    collect(writer, reducer, [*messages, world.run("finished", 0)])
+    writer.close()
+    return path
+
+
+def test_every_command_has_one_cost_rank_and_place(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*words: str) -> str:
+        assert main([*words]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    path = str(recorded)
+    shown = json.loads(said("replay", path, "--json", "--at", "159"))
+    ledger, first = shown["ledger"], shown["ledger"]["waited_for"][0]
+    who, place, seconds, lost_pct = first["rank"], first["place"], first["seconds"], ledger["lost_pct"]
+    assert (who, place, seconds) == (2, "saving", pytest.approx(18.0, rel=0.01))
+    assert (shown["straggler"]["rank"], shown["straggler"]["place"]) == (who, place)
+    cost = f"{shown['straggler']['cost_pct']:.0f}%"
+
+    words = "rank 2 is slow in 1 of 53 steps: 3.0 s saving checkpoints"
+    once = said("replay", path, "--once", "--at", "159")
+    assert words in once and f"costs {cost} of the run" in once, once
+
+    report = json.loads(said("report", path, "--json"))
+    assert report["ledger"]["lost_pct"] == pytest.approx(lost_pct, abs=0.06)
+    (slow,) = [slow for slow in report["stragglers"] if slow["rare"] is not None]
+    assert (slow["rank"], slow["place"]) == (who, place)
+    assert f"{slow['cost_pct']:.0f}%" == cost
+    suggested = report["advice"][0]
+    assert (suggested["kind"], suggested["figures"]["rank"], suggested["figures"]["place"]) == (
+        "one_rank_work",
+        who,
+        place,
+    )
+    lost, given_back_s = f"{lost_pct:.0f}%", seconds / 2
+    text = said("report", path)
+    said("report", path, "--html", str(tmp_path / "page.html"))
+    for told in (text, html.unescape((tmp_path / "page.html").read_text(encoding="utf-8"))):
+        told = " ".join(told.split())
+        assert f"{lost} of the ranks' time was lost to waiting for each other" in told
+        assert (
+            f"rank 2 was slow in 1 of 53 steps: 3.0 s saving checkpoints · cost {given_back_s:.1f} s" in told
+        )
+        assert f"{cost} of the run" in told and f"without rank 2 saving checkpoints ({cost} less)" in told
+
+    tables: dict[str, list[dict[str, object]]] = {"ledger": [], "waited_for": []}
+    said("export", path, "--to", "json", "-o", str(tmp_path / "tables.jsonl"))
+    for line in (tmp_path / "tables.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        tables.get(row["table"], []).append(row)
+    waiting = sum(row["seconds"] for row in tables["ledger"] if row["class"] == "waiting")
+    whole = sum(row["seconds"] for row in tables["ledger"])
+    assert 100 * waiting / whole == pytest.approx(lost_pct, abs=0.06)
+    row = tables["waited_for"][0]
+    assert (row["rank"], row["place"], row["rank_seconds"]) == (who, place, pytest.approx(seconds, abs=0.01))
+    assert sum(row["rank_seconds"] for row in tables["waited_for"]) == pytest.approx(waiting, rel=1e-6)
+
+    checked = json.loads(said("check", path, "--against", path, "--json"))
+    (of_check,) = [check for check in checked["checks"] if check["figure"] == "lost_pct"]
+    assert of_check["new"] == pytest.approx(lost_pct, abs=0.06)
+    (of_check,) = [check for check in checked["checks"] if check["figure"] == "straggler_pct"]
+    assert of_check["new"] >= slow["cost_pct"] - 0.06
+
+    with Recording.open(recorded) as recording:
+        player = Player(recording, next_ns=recording.end_ns)
+        player.go_to(recording.end_ns)
+        families = {family.name: family.samples for family in metric_families(player.make_frame())}
+    assert 100 * families["lost_to_skew"][0].value == pytest.approx(lost_pct, abs=0.06)
+    sample = families["waited_for"][0]
+    assert (sample.labels, sample.value) == (
+        {"rank": "2", "place": place},
+        pytest.approx(seconds, abs=0.01),
+    )
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(recorded.parents[1]))
+    answer = json.loads(mcp.snapshot("slow"))["data"]
+    assert answer["ledger"]["lost_pct"] == lost_pct
+    first = answer["ledger"]["waited_for"][0]
+    assert (first["rank"], first["place"], first["seconds"]) == (who, place, seconds)
+    assert (answer["straggler"]["rank"], answer["straggler"]["place"]) == (who, place)
+    assert json.loads(mcp.report("slow"))["data"]["ledger"]["lost_pct"] == pytest.approx(lost_pct, abs=0.06)
+
+
+def test_of_a_rank_that_is_no_longer_slow_the_sums_tell_what_is_lost() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    for late in (0, 9_000, 0):
+        world.delays = {(1, "data"): late} if late else {}
+        feed_together(reducer, world.steps(150 if late else 80))
+    frame = frame_of(reducer, world)
+    said, summed = verdict(frame), lost_to_skew(frame)
+    assert summed is not None and said.kind == "recovered"
+    assert summed[0] == pytest.approx(frame.ledger.run.lost_pct, rel=0.02)
+    assert f"{summed[0]:.0f}%" in said.sentence and "of the time" in said.sentence
+    assert shown_cost_pct(frame) == summed[0] > 5, "the bar beside it shows the same"

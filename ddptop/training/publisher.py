@@ -163,8 +163,8 @@ class StepHold:
         if time.monotonic() >= self._until_s:
             self.end_hold()
             return False
-        if self._recorder.once is None:
-            self._recorder.once = self._hold_step
+        if not self._recorder.between_steps:
+            self._recorder.between_steps.append(self._hold_step)
         self._sending = self._recorder.step
         return True
 
@@ -184,8 +184,8 @@ class StepHold:
     def end_hold(self) -> None:
         """Training goes on as before."""
         recorder = self._recorder
-        if recorder.once == self._hold_step:
-            recorder.once = None
+        with suppress(ValueError):
+            recorder.between_steps.remove(self._hold_step)
         recorder.counter = self._counter
         while self._counter[0] != recorder.step:  # the training thread may just finish a step
             self._counter[0] = recorder.step

@@ -43,7 +43,6 @@ from ddptop.training.torch_compat.process_groups import (
     default_sequence,
     membership_of,
     read_again,
-    sequence_of,
 )
 from ddptop.training.torch_compat.sharding import training_kind
 
@@ -74,7 +73,6 @@ class Session:
         """Parameters in each bucket, by (model, bucket index), where torch's logger has it."""
         self.memberships: dict[int, Membership] = {}
         """The process group of each DDP model, by its number."""
-        self.recorder.count_collectives = self._count_collectives
         self.replicas = ReplicaCheck(self.recorder, self.send)
         self.scalars = LoggedScalars()
         self._models: weakref.WeakKeyDictionary[Any, TimedModel] = weakref.WeakKeyDictionary()
@@ -207,10 +205,6 @@ class Session:
         self.memberships[number] = membership_of(ddp.process_group, number)
         self.describe_model(ddp, number)
 
-    def _count_collectives(self) -> int:
-        model = None if self.recorder.several_models else self.recorder.forwarded()
-        return -1 if model is None else sequence_of(model.process_group)
-
     def _watch_gradients(self, ddp: Any, number: int) -> None:
         """Only of models on one device, the one whose clock times the steps."""
         self.recorder.several_models = len(self._models) > 1
@@ -261,7 +255,8 @@ class Session:
 
     def request_description(self) -> None:
         """Have the training thread read torch's logger again between two steps: no other thread may."""
-        self.recorder.once = self._describe_models
+        if self._describe_models not in self.recorder.between_steps:
+            self.recorder.between_steps.append(self._describe_models)
 
     def _describe_models(self) -> None:
         for ddp, model in list(self._models.items()):

@@ -47,6 +47,7 @@ def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> 
     def seen_end(optimizer: object, _args: object, _kwargs: object) -> None:
         recorder.unseen_step_ends(id(optimizer))
 
+    unseen_end = None
     for step in range(steps):
         optimizer = OPTIMIZERS[step % optimizers]
         if not recorder.aside:
@@ -56,6 +57,7 @@ def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> 
             recorder.data_ends()
         if not recorder.unseen_optimizer:
             recorder.forward_begins(True)
+            unseen_end = None
         clock.pass_(20_000)
         if not recorder.aside:
             recorder.forward_ends()
@@ -67,7 +69,8 @@ def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> 
         clock.pass_(40_000)
         if recorder.unseen_optimizer:
             assert recorder.phase is Phase.OTHER and not recorder.detail
-            recorder.make_unseen_end(seen_end)(optimizer, (), {})
+            unseen_end = unseen_end or recorder.make_unseen_end(seen_end)
+            unseen_end(optimizer, (), {})
         elif recorder.aside:
             recorder.aside_step_ends()
         else:
@@ -80,6 +83,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.delenv("DDPTOP_SHADOW", raising=False)
     clock = Clock()
     monkeypatch.setattr(module, "now", clock)
+    monkeypatch.setattr(module, "count_graph_nodes", clock)  # there are more of them with each forward
     return clock
 
 
@@ -172,7 +176,7 @@ def test_what_is_to_be_done_between_two_steps_is_not_put_off(clock: Clock) -> No
     recorder = Recorder()
     train(recorder, clock, PERIOD + 3)
     done: list[int] = []
-    recorder.once = lambda: done.append(recorder.step)
+    recorder.between_steps.append(lambda: done.append(recorder.step))
     train(recorder, clock, 1)
     assert done == [PERIOD + 4] and not recorder.unseen_optimizer
 
@@ -211,17 +215,19 @@ def test_a_loss_that_is_logged_in_a_step_that_is_not_seen_has_it_seen(clock: Clo
     assert logged == {4 * BLOCK: (0.25, 100), 5 * BLOCK + 1: (0.5, -1)}
 
 
-@pytest.mark.parametrize("counts", [True, False], ids=["", "a group that counts no collectives"])
-def test_an_optimizer_that_steps_twice_ends_an_unseen_step_once(clock: Clock, counts: bool) -> None:
+@pytest.mark.parametrize("counts", [True, False], ids=["", "a torch that counts no nodes"])
+def test_an_optimizer_that_steps_twice_ends_an_unseen_step_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    n_nodes = 5
+    monkeypatch.setattr(module, "count_graph_nodes", lambda: n_nodes)
     recorder = Recorder()
     recorder.record_every = 8
-    n_collectives = 5
-    recorder.count_collectives = lambda: n_collectives
     train(recorder, clock, BLOCK + 1)
     assert recorder.unseen_optimizer
     end_step = recorder.make_unseen_end(lambda *_: None)
     for _ in range(3):
-        n_collectives += counts
+        n_nodes += counts
         end_step(OPTIMIZERS[0], (), {})
     assert recorder.step == BLOCK + 4 and recorder.unseen_optimizer
     end_step(OPTIMIZERS[0], (), {})

@@ -28,6 +28,15 @@ def end_of_gradients() -> Callable[[Callable[[], None]], None]:
     return queue
 
 
+def graph_node_counter() -> Callable[[], int]:
+    """What counts the autograd nodes that the calling thread has made so far: each forward with gradients
+    makes some, an optimizer none. -1 where this torch cannot tell."""
+    import torch
+
+    counter: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr", lambda: -1)
+    return counter
+
+
 def reduces_itself(ddp: Any) -> bool:
     """Whether DDP's C++ reducer all-reduces the gradients of a model, not Python hooks to be compiled."""
     return not getattr(ddp, "_use_python_reducer", False)

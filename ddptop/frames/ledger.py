@@ -22,7 +22,7 @@ class LedgerRanks:
     """Seconds of each rank by class, (ranks,) each. The classes of a rank add up to `elapsed_s`."""
 
     elapsed_s: Column
-    """Its life: from the launch of the run to the end of its process, or to now."""
+    """From the launch of the run to its end, or to now: the same for all ranks that were there at its end."""
     start_s: Column
     """From the launch to the begin of its first step: process, imports, process group, model."""
     data_s: Column
@@ -52,7 +52,7 @@ class LedgerRanks:
     restart_s: Column
     """From the last complete step before a restart to the first step after it."""
     end_s: Column
-    """After the last step, until the process ended."""
+    """After the last step, until the run ended."""
     unknown_s: Column
     """The running step, lost records, and what steps without phases take longer than usual."""
 

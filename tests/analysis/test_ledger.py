@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
 from ddptop.frames.numbers import percent
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Activity, Event, Flag, Phase, Received, Steps
+from ddptop.protocol.messages import Activity, Event, Flag, Phase, Received, Run, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
 from tests.analysis.conftest import NS, START_NS, World, feed_together
@@ -37,10 +38,12 @@ def ledger_of(world: World, reducer: Reducer) -> Ledger:
 
 
 def assert_adds_up(ledger: Ledger, life_s: float | None = None) -> None:
-    """The classes of a rank are its life, what was waited is waited for ranks, and no cost is above it."""
+    """The classes of a rank are its life, those of all are ranks times the run, what was waited is waited for
+    ranks, and no cost is above it."""
     by_class = np.array([ledger.seconds_of(name) for name in LEDGER_CLASSES])
     assert (by_class >= 0).all()
     np.testing.assert_allclose(by_class.sum(axis=0), ledger.ranks.elapsed_s, rtol=5e-3, atol=1e-6)
+    np.testing.assert_allclose(ledger.ranks.elapsed_s, ledger.elapsed_s, rtol=5e-3, atol=1e-6)
     if life_s is not None:
         np.testing.assert_allclose(ledger.ranks.elapsed_s, life_s, rtol=5e-3)
     waiting_s = float(ledger.ranks.waiting_s.sum())
@@ -331,8 +334,28 @@ def test_time_before_the_first_step_and_after_the_last_one() -> None:
     world.now_us += 1_000_000
     reducer.feed(world.run("finished", 0))
     ledger = ledger_of(world, reducer)
-    np.testing.assert_allclose(ledger.ranks.end_s, 5.0, atol=0.002)
-    np.testing.assert_allclose(ledger.ranks.elapsed_s, end_us / 1e6 + 5.0, atol=0.002)
+    # A process that has ended is kept for the run until that ends.
+    np.testing.assert_allclose(ledger.ranks.end_s, 6.0, atol=0.002)
+    np.testing.assert_allclose(ledger.ranks.elapsed_s, end_us / 1e6 + 6.0, atol=0.002)
+    assert_adds_up(ledger)
+
+
+def test_steps_that_began_before_the_first_message_are_no_more_than_the_run() -> None:
+    """The collector was late: the run is what it has seen."""
+    world, late_ns = World(2, own=True), 300_000_000
+    reducer = Reducer()
+    first = world.run()
+    assert isinstance(first.message, Run)
+    run = replace(
+        first.message,
+        unix_ns=first.message.unix_ns + late_ns,
+        monotonic_ns=first.message.monotonic_ns + late_ns,
+    )
+    messages = [first._replace(message=run), *world.introduce(), *world.steps(50)]
+    feed_together(reducer, [message._replace(t_ns=message.t_ns + late_ns) for message in messages])
+    world.now_us += late_ns // 1000
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.start_s.max() < 0.05
     assert_adds_up(ledger)
 
 

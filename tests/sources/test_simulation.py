@@ -111,6 +111,9 @@ def play(story: Story, steps: int, folder: Path) -> Played:
 
     try:
         deadline = time.monotonic() + DEADLINE_S
+        while ranks.await_collector(began):
+            assert time.monotonic() < deadline and not rows, "no step is sent before the collector answers"
+            hear()
         while ranks.work_due(began + FASTER * (time.monotonic_ns() - began)):
             assert time.monotonic() < deadline
             hear()

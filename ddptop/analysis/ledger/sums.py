@@ -429,8 +429,11 @@ class RunLedger:
             hello = self._state.hello(rank)
             if hello is not None:
                 self.shift_ns[rank] = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
-        begin_ns = begin_ns + self.shift_ns[ranks]
         before = self.end_ns[ranks]
+        # A step that began before the run's first message: its collector was late, or clocks are apart.
+        early_ns = np.minimum(begin_ns + self.shift_ns[ranks], 0)
+        self.shift_ns[ranks] -= np.where(before == NOT_BEGUN, early_ns, 0)
+        begin_ns = begin_ns + self.shift_ns[ranks]
         gap_ms = exact(np.maximum(begin_ns - np.maximum(before, 0), 0) / NS_PER_MS)
         starts = before == NOT_BEGUN
         restarts = is_new & ~starts

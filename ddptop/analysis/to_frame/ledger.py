@@ -144,22 +144,24 @@ def _draws(n: int) -> Column:
 
 
 def _add_since_last_step(state: RunState, ms: Column, diagnosis: Diagnosis | None, now_ns: int) -> None:
-    """Add the time of each rank from its last complete step, or from the launch, to its end or to now."""
+    """Add the time of each rank from its last complete step, or from the launch, to the end of the run or to
+    now: also after its process ended, so that all ranks together have ranks times the run."""
     world = state.world
     end_ns = np.full(world, NOT_BEGUN)
     n_known = min(world, len(state.ledger.end_ns))
     end_ns[:n_known] = state.ledger.end_ns[:n_known]
     if state.ended_ns is not None:
         now_ns = min(now_ns, state.ended_ns)
-    until_ns = np.full(world, _since_launch_ns(state, now_ns))
-    for rank in state.ended:
-        until_ns[rank] = min(until_ns[rank], _since_launch_ns(state, _end_ns(state, rank, now_ns)))
+    until_ns = _since_launch_ns(state, now_ns)
     since_ns = np.maximum(end_ns, 0)
     open_ms = np.maximum(until_ns - since_ns, 0) / NS_PER_MS
     stalled_ms = np.zeros(world)
     if diagnosis is not None:
         begin_ns = np.maximum(since_ns, _since_launch_ns(state, diagnosis.since_ns))
-        stalled_ms = np.clip((until_ns - begin_ns) / NS_PER_MS, 0.0, open_ms)
+        there_until_ns = np.full(world, until_ns)
+        for rank in state.ended:
+            there_until_ns[rank] = min(until_ns, _since_launch_ns(state, _end_ns(state, rank, now_ns)))
+        stalled_ms = np.clip((there_until_ns - begin_ns) / NS_PER_MS, 0.0, open_ms)
     ms[_ROW["stalled"], :world] += stalled_ms
     classes = _present_classes(state, end_ns != NOT_BEGUN)
     for row in np.unique(classes).tolist():

@@ -32,9 +32,15 @@ def main() -> int:
     # With many ranks one step in four, as real ranks would sample under the budget.
     story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
     ranks = SimulatedRanks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
-    try:
+
+    def goes_on() -> bool:
         # The process that started it may have been killed: simulated ranks are of no other use.
-        while ranks.work_due(time.monotonic_ns()) and os.getppid() == options.parent:
+        return bool(os.getppid() == options.parent)
+
+    try:
+        while ranks.await_collector(time.monotonic_ns()) and goes_on():
+            time.sleep(ranks.pause_s)
+        while ranks.work_due(time.monotonic_ns()) and goes_on():
             time.sleep(ranks.pause_s)
     finally:
         ranks.close()

@@ -70,6 +70,11 @@ class Node:
         )  # fmt: skip
 
     @property
+    def is_met(self) -> bool:
+        """Whether a collector has answered."""
+        return self._epoch is not None
+
+    @property
     def n_pending(self) -> int:
         """Messages that are not sent yet."""
         return len(self._due)
@@ -226,6 +231,14 @@ class SimulatedRanks:
         self._report_ns = int((QUICK_REPORT_S if world <= 64 else REPORT_S) * NS)
         self._incarnation = -1
         self._restart_ranks(time.monotonic_ns())
+
+    def await_collector(self, now_ns: int) -> bool:
+        """Whether no collector has answered yet. The first step begins at the last such moment: one that
+        began before the collector's first message would be in no second of the run."""
+        for node in self._nodes:
+            node.work_link()
+        self._end_ns = now_ns
+        return not any(node.is_met for node in self._nodes)
 
     def work_due(self, now_ns: int) -> bool:
         """Do what is due by this moment; False when the steps are done."""

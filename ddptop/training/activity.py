@@ -138,8 +138,10 @@ class ActivityWatch:
         phase, step = self._evaluation.current_phase(), recorder.step
         event, since_ns = newest_stamp(recorder)
         saving_ns, wait_ns = recorder.saving_since, recorder.waiting_since
+        # From the last gradient to the end of backward DDP waits for its all-reduces.
         if event == STAMP_LAST_GRADIENT and phase == Phase.BACKWARD:
             wait_ns = since_ns
+        # Asked in each reading, whatever is returned: it remembers when evaluation began.
         evaluates = self._evaluates_since(phase, step)
         if wait_ns:  # also within a save in which all ranks take part
             return CurrentActivity(phase, self._collective_of(wait_ns, phase), wait_ns)
@@ -158,6 +160,7 @@ class ActivityWatch:
         if step != self._unseen_step[0]:
             self._unseen_step = step, time.monotonic_ns()
         since_ns = self._unseen_step[1]
+        # The stack is read only then: most steps are over before.
         if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
             return CurrentActivity(phase, Activity.TRAINING, since_ns)
         frame = sys._current_frames().get(self._thread)
@@ -172,6 +175,7 @@ class ActivityWatch:
         in_training_mode = self._is_in_training_mode()
         if in_training_mode:
             self._was_in_training_mode = True
+        # A model that was never in training mode would otherwise count as one that evaluates.
         leaves_training = self._was_in_training_mode and not in_training_mode
         begun = self._evaluates is not None and self._evaluates[0] == step
         if not begun:
@@ -194,6 +198,7 @@ class ActivityWatch:
 
     def _collective_of(self, since_ns: int, phase: Phase) -> Activity:
         """The collective that the training thread waits in; the stack is read where it waits for long."""
+        # Backward waits in DDP's all-reduces alone, so that no stack is needed for the name.
         if phase == Phase.BACKWARD:
             return Activity.ALL_REDUCE
         if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:

@@ -51,6 +51,7 @@ def is_nested() -> bool:
     whatever numbers it has there. Another rank of the same job may be started by a rank: Lightning does so.
     """
     marker = os.environ.get(STARTED_BY, "").split(" ")
+    # Five words: anything else was not written by a rank of this version.
     if len(marker) != 5 or marker[0] != os.environ.get("DDPTOP_RUN_ID", ""):
         return False
     _, pid, start, job, place = marker
@@ -60,6 +61,7 @@ def is_nested() -> bool:
     if pid == str(os.getpid()) or not pid.isdecimal() or str(process_start(int(pid))) != start:
         return False
     own_job, own_place = _place_in_job()
+    # At another place of the same job it is another rank, as Lightning starts them.
     return not job or job != own_job or place == own_place
 
 
@@ -76,6 +78,7 @@ def _mark_children() -> None:
 
     start, run_id = process_start(os.getpid()), os.environ.get("DDPTOP_RUN_ID", "")
     job, place = _place_in_job()
+    # The marker is divided by spaces: one within a part would make it unreadable.
     if start is not None and " " not in f"{run_id}{job}{place}":
         os.environ[STARTED_BY] = f"{run_id} {os.getpid()} {start} {job} {place}"
 
@@ -95,6 +98,7 @@ def attach_when_imported() -> None:
 def patch_ddp(module: Any) -> None:
     """Have `torch.nn.parallel.distributed` report every DDP model to ddptop; a second call does nothing."""
     model = module.DistributedDataParallel
+    # A second call would wrap the wrappers.
     if getattr(model, "_ddptop_patched", False):
         return
     try:
@@ -193,6 +197,7 @@ def _is_rank() -> bool:
     of the run that trains at all."""
     if sys.modules["torch.distributed"].is_initialized():
         return True
+    # A process that a rank has started has inherited RANK.
     if "RANK" in os.environ:
         return early_exit.is_ranks_own()
     return _alone.claim_run(os.environ.get("DDPTOP_RUN_DIR", ""))
@@ -244,6 +249,7 @@ def _mark_initialization(rank: int, world_size: int) -> None:
         mark_initialization()
         _mark_children()
         early_exit.watch_spawned()
+        # Only before the first group: later ones are no start.
         if _session is None and not sys.modules["torch.distributed"].is_initialized():
             start_report.begin_report(rank, world_size)
             start_report.note_milestone("store")

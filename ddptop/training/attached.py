@@ -92,6 +92,7 @@ def _why_not() -> str | None:
 def _live_models() -> list[weakref.ref[Any]]:
     """The DDP models of this process, in an order that is the same on every rank. Raises ValueError."""
     kind = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+    # By type: `isinstance` would run code of proxies among all these objects.
     models = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
     models = [model for model in models if getattr(model, "reducer", None) is not None]
     if not models:
@@ -99,6 +100,7 @@ def _live_models() -> list[weakref.ref[Any]]:
             "it has no DistributedDataParallel model (yet): ddptop-run records a training without one, "
             "from its start"
         )
+    # By the shapes of their parameters: ranks have no other name for a model in common.
     described = {_description(model): model for model in models}
     if len(described) < len(models):
         raise ValueError("it has several DDP models of equal shape: ranks could not tell them apart")
@@ -118,6 +120,7 @@ class AttachReport:
 
     def write_facts(self, **facts: Any) -> None:
         """Replace what was reported. Raises OSError."""
+        # Replaced by a rename, so that the command never reads half of it.
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(facts))
         new.replace(self._path)
@@ -156,6 +159,7 @@ class AtForward:
         try:
             if vars(self._owner).get(self._name) is not self._wrapper:
                 return  # someone has wrapped it since: it cannot be taken out
+            # Taken out first: what `then` installs goes around torch's own function.
             setattr(self._owner, self._name, self._original)
             if self._then(ddp):
                 self._following = getattr(self._owner, self._name)
@@ -216,10 +220,12 @@ class Beginning:
         try:
             return int((self._report.folder / GO).read_text())
         except FileNotFoundError:
+            # The command has gone, and its folder with it: nobody will say from where on.
             return None if self._report.folder.is_dir() else -1
 
     def _begin_recording(self, ddp: Any) -> None:
         global _dumps_before
+        # Kept, since the session enables it, and detaching puts it back.
         _dumps_before = faulthandler.is_enabled()
         try:
             join_run.join_attached(self._number)
@@ -273,6 +279,7 @@ def _take_recorder_out(report: AttachReport) -> bool:
         session.switch_models(False)
         session.last_gradients.remove_hooks()
         _take_out()
+        # It waits for the collector's acks, which training must not.
         threading.Thread(target=_end_recording, args=(session, report), daemon=True).start()
     except Exception as error:
         report.report_refusal(f"{type(error).__name__}: {error}")

@@ -126,6 +126,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         """All-reduce of one bucket: `ready` is timed, the collective is launched, and its end is timed."""
         recorder = self._recorder
         cpu = recorder.cost_clock
+        # What has waited before is none of this call's cost.
         recorder.take_blocked()
         began = cpu()
         # As late as possible: what lies between this stamp and the launch counts as communication.
@@ -150,6 +151,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
 
     def _note_bucket(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:
         recorder = self._recorder
+        # Another backward pass: its buckets count from 0 again.
         if recorder.passes != self._passes:
             self._passes, self._index = recorder.passes, 0
         index = self._index
@@ -226,6 +228,7 @@ class _BucketKeys:
     def __init__(self, hook: Hook, model: int) -> None:
         self._name = getattr(hook, "__name__", type(hook).__name__)
         self._model = model
+        # By identity: a function of the same name may send something else.
         self._bits = next((bits for torch_hook, bits in _WIRE_BITS if torch_hook is hook), -1)
         self._keys: dict[tuple[int, int], BucketKey] = {}
 
@@ -258,6 +261,7 @@ class TimedModel:
         """`timer`: None where no timer of its device and backend is right."""
         self.number = number
         self.timer = timer
+        # Weak: the reducer is the model's, and must be freed with it.
         self._reducer = weakref.ref(ddp.reducer)
         self._plain = ddp.process_group
         self._timed: TimedProcessGroup | None = None
@@ -324,6 +328,7 @@ class TimerBoundsReporter:
         bounds = (handed_us if handed else BOUND_HOOK_READY_US, late_us)
         device_ns = self._device_bounds_ns()
         if device_ns is not None:
+            # Under gloo the end is taken on the host, also of tensors on a GPU.
             bounds = (device_ns[0] / 1e3, max(device_ns[1] / 1e3, bounds[1]))
         sent = self._sent
         if sent is not None and not any(

@@ -270,6 +270,7 @@ class Budget:
 
     def _change_interval(self, every: int) -> None:
         self.every = every
+        # What was measured at the rate before does not count for this one.
         self._measured_here = 0
 
 

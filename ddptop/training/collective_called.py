@@ -28,6 +28,7 @@ def collective_in(frame: Any) -> Activity | None:
     while frame is not None:
         if frame.f_code.co_filename.endswith("distributed_c10d.py"):
             name = frame.f_code.co_name
+        # The first frame outside: `name` is now the function that the script called.
         elif name:
             break
         frame = frame.f_back

@@ -102,6 +102,7 @@ class CpuWait:
     def forget(self) -> None:
         """Read no thread until a step ends: in a forked child it would be its parent's."""
         try:
+            # Only if it is still our file: the script may have closed it, and have its number for another.
             if self._file is not None and _identity(self._descriptor) == self._file:
                 os.close(self._descriptor)
         except OSError:

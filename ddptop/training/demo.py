@@ -78,6 +78,7 @@ class SlowCollate:
             steps = [later - earlier for earlier, later in itertools.pairwise(self._begun_s)]
             time.sleep(max(SLOW_S, statistics.median(steps)) if steps else SLOW_S)
         else:
+            # Only usual steps are measured, not those that are made slow.
             self._begun_s.append(time.monotonic())
         x, y = zip(*samples, strict=True)
         return torch.stack(x), torch.stack(y)
@@ -131,6 +132,7 @@ def main(request: InputEnd) -> None:
     parser.add_argument("--steps", type=int, default=0, help="0: until asked to end")
     parser.add_argument("--slow", type=int, nargs=3, metavar=("FROM", "UNTIL", "EVERY"), required=True)
     options = parser.parse_args()
+    # One thread for each rank, so that ranks on few cores do not take them from each other.
     torch.set_num_threads(1)
     store = torch.distributed.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
@@ -139,6 +141,7 @@ def main(request: InputEnd) -> None:
         ddp = group.wrap(build_model(), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
         common_stop = CommonStop(request, store, group.rank)
+        # Only now: until here a process without its parent ends at once.
         request.grace_s = GRACE_S
         endless = endless_batches(group, tuple(options.slow))
         for step, (x, y) in enumerate(itertools.islice(endless, options.steps or None)):

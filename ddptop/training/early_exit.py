@@ -55,6 +55,7 @@ def _report_failure(pid: int) -> None:
     """Leave the file, where process `pid` fails and has not reported. Never raises."""
     try:
         session_began = "ddptop.training.session" in sys.modules
+        # A session reports a failure itself, and a forked child is no rank.
         if os.getpid() == pid and not session_began and not start_report.exit_is_reported:
             _leave_failure()
     except Exception as error:  # noqa: BLE001 - the training boundary
@@ -64,6 +65,7 @@ def _report_failure(pid: int) -> None:
 
 
 def _leave_failure() -> None:
+    # Imported now: a rank that ends well needs none of it.
     import secrets
     import socket
     import time

@@ -69,6 +69,7 @@ def _reason_of(error: BaseException | None) -> ExitReason:
         if error.__context__ is None or error.__suppress_context__:
             code = error.code if isinstance(error.code, int) else 1
             return ExitReason(f"exit code {code}", traceback_stack(error.__traceback__))
+        # mp.spawn's SystemExit, or one within `except`: the exception that was handled is the reason.
         error = error.__context__
     if error is None:
         return ExitReason(FINISHED, None)
@@ -95,6 +96,7 @@ GIL, which we hold while we check and release between two checks."""
 def wait_for_gloo_at_exit() -> None:
     """Wait for gloo when the interpreter exits, after all that is registered later. May be called twice."""
     atexit.unregister(_wait_at_exit)
+    # From 3.14 on Python lets such a thread sleep for ever, which aborts nothing.
     if sys.version_info < (3, 14):
         atexit.register(_wait_at_exit)
 

@@ -78,7 +78,9 @@ class GcPauses:
 
 def watch_collector(pauses: GcPauses) -> None:
     """Have the collector note its times from now on."""
+    # Endless: neither function ever returns None.
     times: Any = zip(iter(get_ident, None), iter(time.monotonic_ns, None), strict=False)
+    # The collector calls it with its phase and a dictionary, which `getattr` takes for the default.
     gc.callbacks.append(partial(getattr, _Times(pauses.times.append, times)))
 
 

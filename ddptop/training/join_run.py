@@ -52,6 +52,7 @@ def has_collector() -> bool:
     if is_decided or not os.environ.get("TORCHELASTIC_RUN_ID"):
         return False
     try:
+        # Under torchrun the number is not used.
         run = read_run_file(Path(_run_of("")["DDPTOP_RUN_DIR"]))
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
@@ -113,6 +114,7 @@ def join_by_store() -> None:
 
 def _enter_run(number: str, several_hosts: bool) -> None:
     need_threads()
+    # A second group of this process belongs to the same run.
     _variables.update(_variables or _run_of(number))
     if several_hosts and os.environ.get("DDPTOP_HOSTS") != "off":
         _variables[EXCHANGED] = "1"
@@ -192,6 +194,7 @@ class CollectorKeeper:
         if now_s - last_ack_s < CHECK_S or now_s < self._due_s or self._starts >= MAX_STARTS:
             return
         self._due_s = now_s + CHECK_S
+        # Set only where the ranks themselves keep it running.
         if not os.environ.get(RESTARTED_BY):
             return
         try:

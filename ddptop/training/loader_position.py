@@ -43,6 +43,8 @@ class LoaderPosition:
         """A forward that records gradients begins: the newest batch is trained on. Returns whether it is the
         first of a pass."""
         newest, begins = self._newest, False
+        # References are compared: Python gives the same one for the same object. A loader that keeps its
+        # workers begins its next pass with the same iterator.
         if newest is not self._trained or newest is self._begun:
             self._trained = newest
             if newest is not None and newest is self._begun:

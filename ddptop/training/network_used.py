@@ -68,6 +68,7 @@ def network_card() -> dict[str, Scalar]:
 
     interface = chosen or _interface_to(_first_rank())
     stats = psutil.net_if_stats().get(interface)
+    # The loopback's MTU says nothing about the network.
     if stats is not None and interface != "lo":
         card["mtu"] = stats.mtu
     return card
@@ -80,6 +81,7 @@ def _interface_to(target: str) -> str:
 
     address = source_address(target)
     for name, entries in psutil.net_if_addrs().items():
+        # Behind `%` a link-local address has the interface's name.
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return str(name)
     return ""

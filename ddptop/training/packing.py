@@ -58,6 +58,7 @@ class LayoutTracker:
 
     def unsent_layouts(self) -> list[Layout]:
         """The present layout, if it is not as last sent: its parameters may have become known."""
+        # Read before `make_layout`, which replaces it.
         sent = self._sent
         return [] if not self.generation or self.make_layout() == sent else [self.make_layout()]
 
@@ -94,6 +95,7 @@ def pack_steps(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterato
             room < 0
             or len(rows) >= MAX_ROWS
             or tracker.generation != before
+            # Rows have no numbers: the steps of a message follow each other.
             or record.step != first + len(rows)
         ):
             yield Steps(before, first, base, tuple(rows))
@@ -123,7 +125,8 @@ def _make_row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         exposed, before_forward, before_backward, before_optimizer, waits, cpu_wait, gc, elements,
         first_optimizer,
     ) = record  # fmt: skip
-    if flags & Flag.SHADOW:  # only its begin and end are known; earlier versions read that own times are not
+    if flags & Flag.SHADOW:
+        # Only its begin and end are known; by `_UNKNOWN_OWN` earlier versions see that own times are not.
         times = (begin - base) // 1000, (end - begin) // 1000
         return StepRow(*times, 0, 0, 0, 0, -1, -1, -1, 0, flags, 0, loss, (), _UNKNOWN_OWN)
     waited, in_buffers = _waited_us(waits) if waits else (_NOTHING_WAITED, 0)
@@ -169,6 +172,7 @@ def _waited_us(waits: Sequence[Wait]) -> tuple[tuple[int, ...], int]:
     phases = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
     waited = tuple(sum(ns for wait_phase, ns in waits if wait_phase == phase) // 1000 for phase in phases)
     in_buffers = sum(ns for wait_phase, ns in waits if wait_phase == IN_BUFFERS) // 1000
+    # Both are rounded down apart: the part must not exceed the sum.
     return waited, max(-1, min(in_buffers, sum(waited)))
 
 

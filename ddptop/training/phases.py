@@ -214,6 +214,7 @@ def _make_backward(
                 scaled.forget_tensors()
             if compiles_backward():
                 last_gradients.remove_hooks()
+            # DDP decides at forward: `no_sync()` around the backward alone changes nothing.
             if recorder.synchronises:
                 model = recorder.forwarded()
                 if model is not None and not model.require_backward_grad_sync:
@@ -321,6 +322,7 @@ def _make_save(
     recorder: Recorder, thread: int, note_saved: Callable[[int], None], original: Patched
 ) -> Patched:
     def save(*args: Any, **kwargs: Any) -> Any:
+        # A save within a save is a part of it.
         training = get_ident() == thread and not recorder.saving_since
         if training:
             recorder.saving_since = now()
@@ -444,6 +446,7 @@ class LastGradients:
             if parameter.requires_grad and name not in ddp.parameters_to_ignore
         ]
         hook = self._make_hook(note)
+        # With a single parameter the first is also the last.
         for parameter in {id(parameter): parameter for parameter in trained[:1] + trained[-1:]}.values():
             with no_torch_function():
                 node = get_gradient_edge(parameter).node
@@ -529,6 +532,7 @@ class _ScaledLoss:
 
         On a GPU reading would wait for the device: there it is what `read_later` makes of it.
         """
+        # A subclass may run code of the script when it is read.
         if type(loss) is not Tensor or loss.numel() != 1:
             return None
         if not loss.is_cpu:

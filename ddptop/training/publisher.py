@@ -79,6 +79,7 @@ class LoggedScalars:
             if not isinstance(value, float):
                 copied = read(value) if read is not None else None
                 if copied is None:
+                    # Not over a newer value, which was logged meanwhile.
                     self._newest.setdefault(name, (step, value))
                     continue
                 value = copied
@@ -373,6 +374,7 @@ class Publisher(threading.Thread):
             self._recorder.marks_every = self._budget.marks_every
             allowed = SHARE * self._budget.budget_pct / 100.0
             self._session.replicas.allowance_ns = allowed * self._budget.step_ns
+            # After the lines above, which would set them again.
             if guard.muted:
                 self._stop_measuring()
         self._send_bye(sender)
@@ -440,9 +442,8 @@ class Publisher(threading.Thread):
             self.send(self._reporter.exit_evidence(self._exit_reason))
         self.send(Bye(time.monotonic_ns(), reason, self._sequence()))
         self._offer_messages(sender, self._take_steps(LAST_STEPS_S))
-        sender.set_heartbeat(
-            encode(self._make_progress())
-        )  # the others may wait for it: this is how far it got
+        # The others may wait for it: this is how far it got.
+        sender.set_heartbeat(encode(self._make_progress()))
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
         if self._notices is not None:
             self._notices.close()

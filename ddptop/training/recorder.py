@@ -290,6 +290,7 @@ class Recorder:
             self._hand_over()
         self.passes += 1
         self.stamp_due = True
+        # Should the optimizer before have raised: the next `step()` is not inside it.
         self._spoilt = self._in_optimizer = False
         if loss is not None:
             self.losses.add_loss(loss)
@@ -497,6 +498,7 @@ class Recorder:
         if not self.unseen_optimizer:
             return
         self.unseen_optimizer = self.asides = 0
+        # What was noted of the steps that were not seen belongs to no later one.
         self.losses.take_loss()
         self.elements.forget()
         self.cpu_wait.step_ends()
@@ -600,6 +602,7 @@ class Recorder:
         check = check and self._synchronised and step % self.check_every == 0
         # Closing a step is part of the one that begins, whose clock is used from here on.
         self.cost_clock = cpu = cpu_now if is_clocked(step + 1) else int
+        # Where the step that ends is measured, the wrapper around this call counts it.
         began = 0 if self.on.timed else cpu()
         if self.detail:
             flags |= DETAIL
@@ -622,6 +625,7 @@ class Recorder:
         self._cost = 0
         running = self._optimizer_running  # that of the step that begins, where this is in its closure
         self._first_optimizer = -1 if running is None else self._optimizers.get(running, -1)
+        # A new list: the publisher has the old one, and a late all-reduce fills in its end there.
         if self.calls:
             self.calls = []
         if not self.aside:
@@ -637,9 +641,10 @@ class Recorder:
         self.passes += 1
         if step == self.shadow.next or self.record_every != self.shadow.every:
             self._choose_what_is_seen()
-        # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
-        # Of optimizers in turn always the same one would step in every eighth step: it is another every time.
+        # A little more than `loss_every` steps apart: where optimizers take turns, every eighth step would
+        # always be one of the same optimizer.
         due = (step - (step >> 3)) % self.loss_every == 0
+        # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
         if self.marks is not None:

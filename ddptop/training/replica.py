@@ -146,6 +146,7 @@ class ReplicaCheck:
             pieces = self._checksum_models(step)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
+            # It would fail after each step.
             self._models.clear()
             return
         if pieces:
@@ -163,6 +164,7 @@ class ReplicaCheck:
             return 0
         # What all steps since the last check may cost together is spent in this one.
         room = self.allowance_ns * self._recorder.check_every / len(self._models)
+        # The first check takes one piece, to learn what that costs.
         n_pieces = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
         done = 0
         with no_torch_function():
@@ -230,6 +232,7 @@ class _CheckedModel:
             return None
         storage = parameter.untyped_storage()  # held while its bytes are read
         offset = parameter.storage_offset() * parameter.element_size()
+        # A script can make a storage smaller than its tensor.
         if storage.nbytes() < offset + parameter.nbytes:
             return None
         address = storage.data_ptr() + offset + part.begin

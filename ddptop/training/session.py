@@ -113,7 +113,7 @@ class Session:
         before = start_report.hand_over(identity.rank, identity.world_size)
         if before is not None:
             identity = dataclasses.replace(identity, session=before.session)
-        self.recorder.counter = _shared_counter(identity.make_hello(self.timing_path))
+        self.recorder.counter = shared_counter(identity.make_hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
         sender = None if before is None else before.sender
         self._publisher = Publisher(self, identity, budget, sequence=default_sequence, sender=sender)
@@ -187,6 +187,7 @@ class Session:
 
         Models are numbered from 0 in order of construction, the same on every rank.
         """
+        # It was said before this process had a DDP model.
         self.card.pop("training", None)
         if self.recorder.begin_with_ddp():
             self._begin_anew()
@@ -247,6 +248,7 @@ class Session:
         layout = (
             facts.get("rebuilt_per_bucket_param_indices") or facts.get("initial_bucket_param_indices") or ""
         )
+        # One entry for each bucket, of the numbers of its parameters.
         for index, members in enumerate(str(layout).split(",")):
             if members.strip():
                 self.parameters[number, index] = len(members.split())
@@ -276,6 +278,7 @@ class Session:
         if name in ("loss", "tokens"):
             self.recorder.see_again()  # else this step would be closed without them
         if name == "loss":
+            # A tuple, as for losses that a device has yet to write.
             self.recorder.losses.logged = value if isinstance(value, float) else (value,)
         else:
             self.scalars.note_value(name, value, self.recorder.step)
@@ -323,6 +326,7 @@ class Session:
         began = time.monotonic()
         self.recorder.finish_step()
         self._publisher.leave_group(LEAVE_S)
+        # CLOSE_S is for this and the exit together.
         self._drain_s = max(CLOSE_S - LEAVE_S, self._drain_s - (time.monotonic() - began))
 
     def close(self) -> None:
@@ -362,7 +366,7 @@ class Session:
         run_after_fork(*steps)
 
 
-def _shared_counter(hello: Hello) -> memoryview | list[int]:
+def shared_counter(hello: Hello) -> memoryview | list[int]:
     """Memory that outlives this process and has the last step after a kill (`host/step_counters.py`).
 
     A plain list where the system has no such memory.

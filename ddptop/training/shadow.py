@@ -69,6 +69,7 @@ class ShadowBlocks:
             self._is_aside = True
             self.flag, self.next = int(Flag.SHADOW), end - 1
         elif was_aside:
+            # The last step of the block: the recorder is back, but has not seen its data phase.
             self.next = step + 1
         else:
             self.flag = 0

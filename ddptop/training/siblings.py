@@ -73,6 +73,7 @@ def mark_of(rank: int, world_size: int) -> str | None:
     numbered = own_number()
     if numbered is None:
         return None
+    # `-` divides the parts of a mark.
     difference = str(numbered.number - rank).replace("-", "m")
     return f"{MARK}{numbered.numbering}-{difference}-{world_size}"
 

@@ -148,7 +148,7 @@ class StartReport(threading.Thread):
         return not self.sender.close(CLOSE_S)
 
     def _report(self) -> None:
-        with _loading:  # a child that is forked meanwhile would have these modules locked for good
+        with _loading:
             from ddptop.protocol.codec import encode
             from ddptop.protocol.messages import REACH, Activity, Card, Phase, Progress
             from ddptop.training.collective_called import collective_in
@@ -181,12 +181,13 @@ class StartReport(threading.Thread):
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
                 if milestone.fields.get("name") == "init":
-                    own = str(milestone.fields.get("address")), str(milestone.fields.get("port"))
-                    probe = StoreProbe(*own)
-                    meeting = StoreProbe(*own) if meeting is None and _exchanges() else meeting
+                    meeting_place = str(milestone.fields.get("address")), str(milestone.fields.get("port"))
+                    probe = StoreProbe(*meeting_place)
+                    meeting = StoreProbe(*meeting_place) if meeting is None and _exchanges() else meeting
             if meeting is not None and meeting.poll() == "reached":
                 _begin_exchange(meeting.address, int(meeting.port))
                 meeting = None
+            # Rank 0 makes the store, and need not reach it.
             if probe is not None and self.rank and "store" not in _names and (result := probe.poll()):
                 reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
                 sender.offer_message(encode(reached.as_event(self.rank)))
@@ -213,6 +214,7 @@ class StartReport(threading.Thread):
             evidence = reporter.answer_request(sender.asked)
             if evidence is not None:
                 sender.offer_message(encode(evidence))
+                # At once: a launcher that ends the run leaves this process a moment.
                 sender.exchange_messages()
             self._wake.wait(CYCLE_S)
 
@@ -262,6 +264,7 @@ _job_address = ("", "")
 _beginning = threading.Lock()
 """Held where a thread and the training thread may both begin the reports."""
 _loading = threading.Lock()
+"""Held while a thread imports: no fork meanwhile, or the child would have those modules locked for good."""
 _watches_forks = False
 
 
@@ -329,6 +332,7 @@ class AwaitedNumber(threading.Thread):
                 numbers = siblings.told_by_siblings() or siblings.told_by(mark or "")
                 if numbers is not None:
                     with _beginning:
+                        # It may have come to `init_process_group` meanwhile, and reports itself then.
                         if self._own is None:
                             begin_report(*numbers, self._training_thread)
                     return
@@ -343,10 +347,10 @@ class AwaitedNumber(threading.Thread):
             self._own = siblings.mark_of(rank, world_size) or ""
         siblings.tell_siblings(rank, world_size)
 
-    def _tell_other_hosts(self, own: str) -> None:
+    def _tell_other_hosts(self, own_mark: str) -> None:
         asks = StoreAsks()
         while _asks_store() and not asks.is_over:
-            if asks.take_due() and self._ask_store(own) is not None:
+            if asks.take_due() and self._ask_store(own_mark) is not None:
                 return
             if self._ends.wait(REPORT_AFTER_S):
                 return
@@ -357,8 +361,8 @@ class AwaitedNumber(threading.Thread):
         if self._pid == os.getpid() and self.is_alive():
             self.join(CLOSE_S)
 
-    def _ask_store(self, own: str | None) -> str | None:
-        """The mark in the job's store, where there is none `own`; None: there is none, or no store yet."""
+    def _ask_store(self, own_mark: str | None) -> str | None:
+        """The mark in the job's store, after `own_mark` is left there; None: there is none, or no store."""
         address, port = _job_address
         if not address or not port.isdecimal():
             address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -371,8 +375,8 @@ class AwaitedNumber(threading.Thread):
         except (OSError, RuntimeError):
             return None
         try:
-            if own:
-                store.set(siblings.MARK, own.encode())
+            if own_mark:
+                store.set(siblings.MARK, own_mark.encode())
             mark = store.get(siblings.MARK)
         except (OSError, RuntimeError):
             return None
@@ -471,6 +475,7 @@ def report_exit() -> bool:
     if report is None:
         return False
     try:
+        # Not imported for this: without it there is no exchange.
         if "ddptop.training.join_run" in sys.modules:
             sys.modules["ddptop.training.join_run"].rank_exchange.end_exchange()
         if not report.end_thread() or report.sender is None:
@@ -496,10 +501,10 @@ exit_is_reported = False
 """Whether the collector knows how this process exits."""
 
 
-def _exit_is_known(known: bool) -> bool:
+def _exit_is_known(is_known: bool) -> bool:
     global exit_is_reported
-    exit_is_reported = known
-    return known
+    exit_is_reported = is_known
+    return is_known
 
 
 def _leave(report: StartReport) -> None:

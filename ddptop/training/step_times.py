@@ -100,6 +100,7 @@ class StepTimes:
         events, records = self._events, []
         for _ in range(len(queue)):
             entry = queue.popleft()
+            # An `UnseenStep` and an `Entry` are told apart by their lengths.
             if len(entry) == 2:
                 record = self._add_unseen(*entry)
                 if record is not None:
@@ -292,6 +293,7 @@ class StepTimes:
             waits, closed.cpu_wait, paused, closed.elements, closed.first_optimizer,
         )  # fmt: skip
         self._begin = self._step_end
+        # A batch that was fetched after the end belongs to the next step.
         self._data_ns -= self._data_done
         self._data_done = self._data_gap = 0
         self._stepped = False

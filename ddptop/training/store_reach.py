@@ -47,6 +47,7 @@ def reach(address: str, port: int) -> str:
     try:
         socket.create_connection((address, port), TIMEOUT_S).close()
     except (socket.gaierror, UnicodeError):
+        # UnicodeError: a part of the name is empty or too long.
         return "no_name"
     except ConnectionRefusedError:
         return "refused"

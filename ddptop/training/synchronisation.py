@@ -202,6 +202,7 @@ class SynchronisationWatch:
                 model.backwards_with_more = 0
             elif model.training_forwards:
                 self._compare_forwards(model)
+        # Only now: models that share parameters look at each other's `prepared`.
         for model in models:
             model.settle_backward()
         models.clear()
@@ -212,6 +213,7 @@ class SynchronisationWatch:
         if model.forwards:
             model.unreduced = "no_sync"
         elif model.forward_step == recorder.step and not recorder.has_stepped:
+            # A second backward of the same forward: the reducer was prepared for one.
             model.unreduced = "again"
         else:
             model.unreduced = "bypass"

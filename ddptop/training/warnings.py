@@ -95,6 +95,7 @@ def check_reducer(facts: Mapping[str, Any]) -> None:
 
 def _warning_module() -> str:
     """Name of the module that warns: the first one above `warnings` itself."""
+    # Above this function and the wrapper that calls it.
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("warnings", "_py_warnings"):
         frame = frame.f_back
@@ -103,6 +104,7 @@ def _warning_module() -> str:
 
 def _describe(message: Any) -> str:
     """`UserWarning: its first line`, as stderr has it."""
+    # torch adds the place in its C++ source, another one in each build.
     first = str(message.message).strip().partition("\n")[0].partition(" (Triggered internally")[0]
     text = f"{message.category.__name__}: {first}"
     return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"

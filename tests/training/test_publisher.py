@@ -33,7 +33,7 @@ from ddptop.training import publisher as publisher_module
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher, StepHold
 from ddptop.training.recorder import Recorder
-from ddptop.training.session import _shared_counter
+from ddptop.training.session import shared_counter
 from tests.processes import DEADLINE_S
 from tests.training.conftest import Ear, Ranks
 
@@ -216,7 +216,7 @@ def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back(
                 found.append(str(link.readlink()))
         return [link for link in found if link.split(" ")[0].endswith("ddptop-steps-5")]
 
-    counter = _shared_counter(hello)
+    counter = shared_counter(hello)
     counter[0] = 41
     note_step_count(tmp_path, 5, 40)
     assert read_step_count(tmp_path, 5) == StepCount(41 if in_memory else 40, in_memory, False, hello)

@@ -82,6 +82,7 @@ def save(
     if file_path.is_dir() or not file_path.suffix:
         file_path = file_path / f"checkpoint-{epoch:05d}-{step:09d}.pt"
     with phase("checkpoint"):
+        # Before rank 0 writes: all ranks take part in it.
         if optimizer is not None and hasattr(optimizer, "consolidate_state_dict"):
             optimizer.consolidate_state_dict(to=0)
         with first(group):
@@ -132,6 +133,7 @@ def load(
         result = _load_file(checkpoint, model, optimizer, strict, weights_only)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         failure = error
+    # All ranks learn of a failure: one that went on alone would hang in its next collective.
     errors = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None:
         raise failure
@@ -183,6 +185,7 @@ def _load_file(
             f"{path} is damaged, or holds more than tensors and plain types; if you trust it, "
             f"load it with weights_only=False ({error})"
         ) from error
+    # A bare state_dict has tensors under its keys, and no mapping.
     weights = next((stored[key] for key in MODEL_KEYS if isinstance(stored.get(key), Mapping)), stored)
     model.load_state_dict(fitted_names(model, weights), strict=strict)
     if optimizer is not None and weights is not stored and stored.get("optimizer") is not None:

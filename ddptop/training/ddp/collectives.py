@@ -41,6 +41,7 @@ def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: int | None = None) ->
     Raises:
         ValueError: on all ranks, where shapes or dtypes differ.
     """
+    # Shapes first: a collective over different ones would hang, or mix up bytes.
     layouts: list[Layout] = _all_objects(group, (tuple(tensor.shape), tensor.dtype))
     if any(layout != layouts[0] for layout in layouts):
         given = ", ".join(f"rank {rank} {shape} {dtype}" for rank, (shape, dtype) in enumerate(layouts))
@@ -116,6 +117,7 @@ def barrier(group: GroupInfo) -> None:
     """Wait until all ranks have called it."""
     if not _has_others(group):
         return
+    # Without it NCCL guesses the GPU from the rank.
     if "nccl" in group.backend and group.device.type == "cuda":
         dist.barrier(device_ids=[group.device.index])
     else:
@@ -137,6 +139,7 @@ def _all_objects(group: GroupInfo, value: T) -> list[T]:
 def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
     """Blocks of one size, in rank order; bytes, because not every backend knows every dtype."""
     receives = dst is None or group.rank == dst
+    # An empty block is empty on all ranks, as its size is that of the largest.
     if not _has_others(group) or block.numel() == 0:
         return [block] * group.world_size if receives else None
     block = block.to(group.device if "nccl" in group.backend else "cpu")
@@ -149,6 +152,7 @@ def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> lis
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    # Conjugates and negatives are lazy views: their bytes would be those of another tensor.
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -201,6 +205,7 @@ def mean(
         raise ValueError(f"weight must not be negative, but is {weight}")
     single = not isinstance(metrics, Mapping)
     named: Mapping[str, Number] = {"": metrics} if not isinstance(metrics, Mapping) else metrics
+    # With weight 0 the values mean nothing, and may be NaN.
     own_values = (
         {name: float(value) for name, value in named.items()} if weight else dict.fromkeys(named, 0.0)
     )
@@ -238,9 +243,8 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
     key = f"first/{number}/{rendezvous.host_name()}" if local else f"first/{number}"
     if (group.local_rank if local else group.rank) != 0:
         with phase("waiting for rank 0"):
-            rendezvous.wait_for_keys(
-                store, [key]
-            )  # through the store: a download may outlast a collective's timeout
+            # Through the store: a download may outlast a collective's timeout.
+            rendezvous.wait_for_keys(store, [key])
             error = bytes(store.get(key)).decode()
         if error:
             raise RuntimeError(f"rank {error.replace(' ', ' failed while this rank waited for it: ', 1)}")
@@ -248,6 +252,7 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
         return
     try:
         yield
+    # Also for SystemExit and Ctrl-C: the others would wait for ever.
     except BaseException as error:
         store.set(key, f"{group.rank} {type(error).__name__}: {error}")
         raise

@@ -23,6 +23,7 @@ class Group(GroupInfo):
     @classmethod
     def current(cls) -> Group:
         """The process group that was made elsewhere (by a trainer); a group of one where there is none."""
+        # Only where CUDA is in use: asking for the device would make a context on GPU 0.
         gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
         if not dist.is_initialized():
@@ -45,6 +46,7 @@ class Group(GroupInfo):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
 
+        # `sys.exit(0)` within the block is no failure.
         if error is None or teardown.exit_code(error) == 0:
             teardown.end_group(failed=False)
             return

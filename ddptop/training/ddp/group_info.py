@@ -37,6 +37,7 @@ def seed_generators(seed: int) -> None:
     import numpy
 
     random.seed(seed)
+    # numpy takes 32 bits.
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 

@@ -33,6 +33,7 @@ class Loader(DataLoader[Any]):  # type: ignore[misc]  # torch is not followed
         """Samples of this rank in an epoch that are no duplicates. Over all ranks they are the dataset's
         (without `drop_last`)."""
         rank, world_size = self._fraction
+        # The sampler deals positions out in turn: rank, rank + world size, and so on.
         positions = len(range(rank, len(self.dataset), world_size))
         return min(len(self.sampler), positions)
 
@@ -132,4 +133,5 @@ def _default_workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
     if group.device.type != "cuda" or isinstance(dataset, TensorDataset):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # One core is left to the rank itself.
     return max(0, min(MAX_WORKERS, cores // group.local_world_size - 1))

@@ -69,6 +69,7 @@ class RankZero(logging.Filter):
 def rank_logger(group: GroupInfo, name: str | None = None) -> logging.Logger:
     """`logging.getLogger(name)`, silent on all ranks but 0; level and handlers are the script's to set."""
     logger = logging.getLogger(name or "train")
+    # Called twice, the logger would otherwise have two filters.
     for rank_filter in [rank_filter for rank_filter in logger.filters if isinstance(rank_filter, RankZero)]:
         logger.removeFilter(rank_filter)
     logger.addFilter(RankZero(group.rank))

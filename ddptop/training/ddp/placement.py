@@ -54,6 +54,7 @@ def tasks_per_node(text: str) -> list[int]:
         match = _COUNT.fullmatch(part.strip())
         if match is None:
             raise ValueError(f"not Slurm's tasks per node: {text!r}")
+        # Bounded: a typing error must not make a list of millions.
         counts += [int(match[1])] * min(int(match[2] or 1), MAX_HOSTS)
     return counts
 
@@ -188,6 +189,7 @@ def _from_slurm(environment: Mapping[str, str]) -> Placement:
 
 
 def _slurm_local_world_size(environment: Mapping[str, str], world_size: int) -> int:
+    # The step's own first: a job may have steps of fewer tasks.
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         if environment.get(name):
             counts = tasks_per_node(environment[name])
@@ -198,6 +200,7 @@ def _slurm_local_world_size(environment: Mapping[str, str], world_size: int) -> 
 
 
 def _slurm_first_host(environment: Mapping[str, str]) -> str:
+    # The step's own nodes first: rank 0 is on the first of these.
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         if environment.get(name):
             return expand_hosts(environment[name])[0]
@@ -227,6 +230,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int | None
     text = environment.get(name, "").strip()
     if text.isdecimal():
         return int(text)
+    # A wrong number of Slurm's is not the user's mistake: the default is taken.
     if default is None or (text and not name.startswith("SLURM_")):
         raise ValueError(f"{name} must be a whole number, not {text!r}")
     return default
@@ -234,6 +238,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int | None
 
 def refuse_while_importing(call: str) -> None:
     """Raise RuntimeError where a child of multiprocessing reaches `call` while it imports its script."""
+    # multiprocessing sets this while a spawned child imports the script.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
             f"{call} was reached while a process that this script has started imports it: "

@@ -135,6 +135,7 @@ def _decide_for_all(store: Any, own_card: RankCard, timeout: timedelta) -> dict[
     for _ in growing_pauses(timeout.total_seconds()):
         cards = _cards_here(store, ranks)
         _refuse_a_second(cards.get(own_card.rank, own_card), own_card)
+        # By nonces: a rank that was started again has another one, and needs another decision.
         present = [card.nonce for card in cards.values()]
         if present != nonces:
             number, nonces, acknowledged = secrets.token_hex(8), present, [0]
@@ -142,6 +143,7 @@ def _decide_for_all(store: Any, own_card: RankCard, timeout: timedelta) -> dict[
             if decision:
                 # With the nonces: a decision about an earlier process of the same rank is not for this one.
                 store.set("decision", json.dumps(decision | {"nonces": nonces, "number": number}))
+        # One by one: `check` of several keys tells only whether all are there.
         acknowledged = [0, *(rank for rank in ranks[1:] if store.check([f"ack/{number}/{rank}"]))]
         if decision and len(acknowledged) == own_card.world_size:
             store.set(f"go/{number}", "")
@@ -211,6 +213,7 @@ def decide_group(cards: list[RankCard]) -> dict[str, Any]:
             return {"wrong": f"the ranks were given different values of {what}: {values}{hint}"}
     shared = _shared_gpu(cards)
     without = next((card for card in cards if card.gpu is None), None)
+    # Collectives need one backend: a rank without a GPU, or two on one, make all take gloo.
     backend = cards[0].backend or ("gloo" if shared or without else "nccl")
     if "nccl" in backend and without is not None:
         has = "sees none" if without.device is None else f"was given device {without.device!r}"
@@ -303,6 +306,7 @@ def store_of(placement: Placement, timeout: timedelta) -> Any:
         store = next(dist.rendezvous("env://", placement.rank, placement.world_size, timeout=timeout))[0]
     else:
         store = _served_by_rank_0(placement, timeout)
+    # A prefix for each setup of this process: keys of an earlier group would be taken for this one's.
     return dist.PrefixStore(f"ddptop/{next(_setups)}", store)
 
 
@@ -311,6 +315,7 @@ def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
     if point in _stores:
         return _stores[point]
     serves = placement.rank == 0
+    # Waited for here, so that Ctrl-C works meanwhile.
     if not serves and not _wait_for_server(point, timeout):
         raise RuntimeError(
             f"rank {placement.rank} reached no store at {point[0]}:{point[1]} within "

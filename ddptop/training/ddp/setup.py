@@ -35,6 +35,7 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
     """
     if len(set(addresses)) < 2 or "GLOO_SOCKET_IFNAME" in os.environ:
         return None
+    # Only where the host's own name is a loopback address: otherwise gloo's own choice is right.
     if not is_loopback(_address_of_own_name()):
         return None
     for target in addresses:
@@ -108,6 +109,8 @@ def setup(
     if seed is not None:
         seed_generators(seed)
     _set_variables(placement, addresses)
+    # Under the number of this meeting: torchrun keeps its store over restarts, with the keys of the group
+    # before.
     _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
     exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
@@ -192,7 +195,7 @@ def _device_of_rank(backend: str | None, device: str | torch.device | None, loca
     return torch.device("cpu") if backend is not None and "nccl" not in backend else rank_device
 
 
-def _chosen_device(device: torch.device, own: torch.device, gpus: int) -> torch.device:
+def _chosen_device(device: torch.device, rank_device: torch.device, gpus: int) -> torch.device:
     """The user's own choice; without a number, of its kind the one of this rank."""
     if device.type != "cuda":
         return device
@@ -201,7 +204,7 @@ def _chosen_device(device: torch.device, own: torch.device, gpus: int) -> torch.
         why = "" if shown is None else f" (CUDA_VISIBLE_DEVICES={shown})"
         count = f"{gpus} GPU" if gpus == 1 else f"{gpus or 'no'} GPUs"
         raise ValueError(f"there is no {device} here: this process sees {count}{why}")
-    return own if device.index is None else device
+    return rank_device if device.index is None else device
 
 
 def _gpu_uuid(device: torch.device) -> str | None:
@@ -217,6 +220,7 @@ def _set_variables(placement: Placement, addresses: tuple[str, ...]) -> None:
     if name_for_gloo is not None:
         variables["GLOO_SOCKET_IFNAME"] = name_for_gloo
     for name, value in variables.items():
+        # What the user has set stays.
         if name not in os.environ:
             os.environ[name] = value
             teardown.variables_set.append(name)

@@ -75,6 +75,7 @@ class SpawnedRanks:
         failed = [(failure, rank) for failure, rank in failures if failure is not None]
         if not failed:
             return None
+        # A failure begins with its moment, so that the least is the first one.
         failure, rank = min(failed)
         if failure.exit_code is not None:
             message = f"process {rank} terminated with exit code {failure.exit_code}"
@@ -148,9 +149,8 @@ def _run_rank(
     rank: int, fn: Callable[..., object], world_size: int, port: int, failures: Path, args: tuple[Any, ...]
 ) -> None:
     """In the child."""
-    os.environ.pop(
-        "TORCHELASTIC_USE_AGENT_STORE", None
-    )  # of a launcher above this process: its store is not for this group
+    # Of a launcher above this process: its store is not for this group.
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     placement = Placement(rank, world_size, rank, world_size, "127.0.0.1", port, "torchrun")
     os.environ.update(placement.launcher_variables())
     if not os.environ.get("OMP_NUM_THREADS"):

@@ -124,8 +124,10 @@ class Connections:
         """Shut those that are still the same connections; listening sockets stay (gloo aborts otherwise)."""
         sockets_now = _open_sockets()
         for fd, name in self._sockets.items():
+            # A number that stands for another socket by now is not ours to shut.
             if sockets_now.get(fd) != name:
                 continue
+            # A copy of the descriptor: closing this object must not close gloo's.
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 connection.getpeername()  # raises where it is not connected
                 connection.shutdown(socket.SHUT_RDWR)

@@ -62,6 +62,7 @@ def one_bucket(model: torch.nn.Module, process_group: Any) -> dict[str, float]:
     if not on_cpu and dist.get_backend(process_group) != "gloo":
         return {}
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    # A little more than all gradients take, so that none begins a second bucket.
     return {"bucket_cap_mb": size / 2**20 + 1}
 
 
@@ -138,6 +139,7 @@ def wrap(
     if attach.is_enabled():
         attach.patch_ddp(ddp_module)
     devices = devices_of(model)
+    # Moved first: DDP makes its buckets of the parameters where they are then.
     if device is not None and len(devices) <= 1:
         model = model.to(device)
         devices = {device}
@@ -148,6 +150,7 @@ def wrap(
         torch_ddp.ignore_parameters(model, names)
     if len(devices) == 1 and next(iter(devices)).type == "cuda":
         options.setdefault("device_ids", [next(iter(devices)).index])
+    # What the user has given wins.
     if named_powersgd:
         options = one_bucket(model, process_group) | options
     ddp = DistributedDataParallel(model, **options)

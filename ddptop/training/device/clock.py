@@ -93,6 +93,7 @@ class DeviceClock:
         """Error bound of what happens until the next reference is due; None while there is none."""
         if not self._references:
             return None
+        # At the last moment for which this reference is used.
         at_ns = max(self._now(), self._references[-1].at_ns + RENEW_NS)
         return min(reference.bound_at(at_ns, self._drift) for reference in self._references)
 
@@ -114,6 +115,7 @@ class DeviceClock:
                 best = reference
             if best.bound_ns <= GOOD_NS:
                 break
+        # Not worse than the one before is by now, or renewing would make the clock worse.
         if best is not None and (
             newest is None or best.bound_ns <= max(GOOD_NS, newest.bound_at(best.at_ns, self._drift))
         ):

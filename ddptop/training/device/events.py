@@ -147,6 +147,7 @@ class EventPool:
             raise NoEvent
         event = self._device.new_event()
         self._all.add(event)
+        # Kept to ask whether the device has failed.
         self._first = self._first or event
         return event
 

@@ -77,6 +77,7 @@ class PhaseMarks:
         border = self._begin_of_forward() if in_forward else len(self._marks)
         marks, self._marks = self._marks[:border], self._marks[border:]
         refused, self._refused = self._refused, False
+        # With one mark missing the others would be paired wrongly.
         return [] if refused else marks
 
     def discard_forward(self) -> None:

@@ -210,6 +210,7 @@ class StepResolver:
         return done
 
     def _drain_done(self, done: list[StepRecord], now_ns: int) -> None:
+        # Without a reference no event can be placed in time.
         has_reference = not self._held or self._clock.renew_reference()
         while self._held:
             record, since_ns = self._held[0]
@@ -265,6 +266,7 @@ class StepResolver:
         if exposed > 0:  # the host has stamped it, and runs ahead of the device
             exposed = times.exposed
         first = min(at_ns for at_ns in (times.forward_at, times.optimizer_at, times.end) if at_ns >= 0)
+        # What the device did not have to wait for was hidden behind computing.
         data = min(record.data, max(0, first - times.begin))
         return record._replace(
             begin=times.begin,
@@ -331,6 +333,7 @@ class StepResolver:
         values = [self._scalars.read_value(pending) for pending in record.loss]
         losses = [value for value in values if value is not None]
         factor = record.loss.factor if isinstance(record.loss, LaterLosses) else 1
+        # All of its values or none: a mean over some of the calls would be another figure.
         return factor * sum(losses) / len(losses) if losses and len(losses) == len(values) else None
 
     def _given_up(self, record: StepRecord) -> StepRecord:

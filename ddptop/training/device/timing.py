@@ -63,6 +63,7 @@ def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[Buck
     phase = _phase_between(marks[number - 1][0] if number else None, pending)
     if pending is not None and pending != Mark.BACKWARD_END:
         return DevicePosition(COMPUTE, phase)
+    # At the end of backward the all-reduces tell whether a kernel or a collective does not end.
     for bucket, (_key, ready, end) in enumerate(calls):
         if not _has_stamp_happened(ready):
             return DevicePosition(COMPUTE, "backward", bucket)
@@ -216,6 +217,7 @@ class DeviceTiming:
 
     def position_event(self, recorder: Recorder, rank: int) -> Event:
         """The position of the device, as Event("device"): in the oldest step that it has not finished."""
+        # The oldest one: the device has not come to any later.
         oldest = self.resolver.oldest
         if oldest is not None:
             step, marks, calls = oldest.step, oldest.marks, oldest.calls

@@ -122,6 +122,7 @@ class ArrivalReader:
         if not any(number > before.get(name, 0) for name, number in launched.items()):
             return []
         offset_ns = time.time_ns() - time.monotonic_ns()
+        # By how much the wall clock was set since the last read: launches are stamped by it.
         was, self._wall_offset_ns = self._wall_offset_ns, offset_ns
         bound_ns = 0 if was is None else abs(offset_ns - was)
         messages: list[Arrivals] = []
@@ -158,6 +159,7 @@ class ArrivalReader:
             kinds.setdefault((entry["profiling_name"], str(entry["input_sizes"])), len(kinds))
             for entry in run
         ]
+        # The first of each kind: a later one wins in a dictionary, so that they come in reverse.
         samples = dict(zip(reversed(of_kind), reversed(run), strict=True))
         return Arrivals(
             t_ns=time.monotonic_ns(),

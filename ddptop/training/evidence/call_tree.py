@@ -47,6 +47,7 @@ class CallTree:
         """Count the stack that ends with this frame."""
         self.n_samples += 1
         parent = -1
+        # From the outermost on: a call needs the index of the one around it.
         for file, line, function in reversed([*self._kept_calls(innermost)][:MAX_DEPTH]):
             call = _Call(parent, file[-FILE_CHARACTERS:], line, function[:FUNCTION_CHARACTERS])
             parent = self._indices.setdefault(call, len(self._indices))
@@ -72,6 +73,7 @@ class CallTree:
         frame: FrameType | None = innermost
         library: FrameType | None = None
         while frame is not None and not is_users(frame.f_code.co_filename):
+            # Calls of ddptop itself, around the user's, are no library.
             if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
                 library = frame
             frame = frame.f_back
@@ -95,6 +97,7 @@ class CallTree:
             module = str(frame.f_globals.get("__name__", ""))
             package = module.partition(".")[0]
             offered = vars(sys.modules.get(package, object)).get(code.co_name)
+            # Through decorators: what a package offers may be a wrapper of this function.
             while (wrapped := getattr(offered, "__wrapped__", None)) is not None:
                 offered = wrapped
             is_offered = getattr(offered, "__code__", None) is code

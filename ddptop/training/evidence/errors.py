@@ -65,6 +65,7 @@ def describe_error(error: BaseException) -> ErrorReport:
     chain = _exception_chain(error)
     first = chain[0]
     head = first.summary_line()
+    # Cut here already: a long message would push the cause out of the line.
     reason = shorten_text(head, HEAD_CHARACTERS)
     causes = [link for link in chain[1:] if link.text]
     if causes:
@@ -183,9 +184,11 @@ def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | N
         for link in remote:
             link.where = where
         remote[0].frames += frames
+        # The text has the whole chain: what this process adds is only how the exception came here.
         return remote, None, False
     kind = type(error).__name__
     remote_text = getattr(cause, "tb", None)
+    # `multiprocessing.pool` and `concurrent.futures` each have a class of this name.
     if type(cause).__name__.endswith("RemoteTraceback") and isinstance(remote_text, str):
         remote = parse_traceback(_cut_middle(remote_text))
         calls = (remote[0].frames if remote else []) + frames
@@ -201,6 +204,7 @@ def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | N
     notes = getattr(error, "__notes__", None)
     for note in notes if isinstance(notes, list) else ():
         text += f"\n{note}" if isinstance(note, str) else ""
+    # Such a file could not be compiled, and has no frame.
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         code = (error.text or "").strip()
         frames.insert(0, StackFrame(error.filename, error.lineno, "<module>", code))
@@ -209,6 +213,7 @@ def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | N
 
 def _first_leaf(error: BaseException) -> tuple[BaseException, int] | None:
     """The first exception in an ExceptionGroup that is no group, and how many there are; None: no group."""
+    # Python 3.10 has no groups.
     group = getattr(sys.modules["builtins"], "BaseExceptionGroup", None)
     if group is None or not isinstance(error, group):
         return None
@@ -217,6 +222,7 @@ def _first_leaf(error: BaseException) -> tuple[BaseException, int] | None:
     while pending and len(leaves) < MAX_TEXT:
         current = pending.pop()
         if isinstance(current, group):
+            # Turned round, since the last one is taken next: the group's first is to come first.
             pending += reversed(current.exceptions)
         else:
             leaves.append(current)
@@ -253,6 +259,7 @@ def _enclose_frames(inner: list[StackFrame], outer: list[StackFrame]) -> list[St
     """`inner`, whose outermost call has caught the exception, with the calls around that call in `outer`."""
     if not inner:
         return outer
+    # The call that caught the first exception stands in both tracebacks.
     catches = inner[-1].file, inner[-1].function
     for index, frame in enumerate(outer):
         if (frame.file, frame.function) == catches:
@@ -298,7 +305,7 @@ def parse_traceback(text: str) -> list[_ChainLink]:
             break
     else:
         return []
-    while (link := _parse_one(lines)) is not None:
+    while (link := _parse_exception(lines)) is not None:
         parsed, separator = link
         if links:
             links[-1].explicit = following
@@ -310,7 +317,7 @@ def parse_traceback(text: str) -> list[_ChainLink]:
     return links
 
 
-def _parse_one(lines: Iterator[str]) -> tuple[_ChainLink, str] | None:
+def _parse_exception(lines: Iterator[str]) -> tuple[_ChainLink, str] | None:
     """One traceback after its first line, and the line before the next one; None: there is none."""
     frames: list[StackFrame] = []
     kind, message, separator = "", [], ""
@@ -324,8 +331,10 @@ def _parse_one(lines: Iterator[str]) -> tuple[_ChainLink, str] | None:
         elif kind:
             message.append(line)
         elif frames and not line[:1].isspace() and (error := _ERROR.match(line)) is not None:
+            # Only the exception's own line is not indented.
             kind, message = error[1].rpartition(".")[2], [error[2] or ""]
         elif frames and not frames[-1].code and not _MARKS.match(line):
+            # Python 3.11 and later mark the part that failed in a line below the source.
             frames[-1] = frames[-1]._replace(code=line.strip(" |"))
     if not kind:
         return None
@@ -361,9 +370,11 @@ def _name_signal(links: list[_ChainLink], exit_codes: dict[int, int]) -> None:
     if worker is None:
         return
     pids = [int(pid) for pid in worker[1].split(",") if pid.strip()]
+    # torch gives the signal's description (`Killed`), not its name.
     names = {signal.strsignal(number): number.name for number in signal.Signals}
     signals = {int(pid): names.get(word, word) for link in links for pid, word in _KILLED.findall(link.text)}
     for pid, code in exit_codes.items():
+        # An exit code of its own is positive, and no signal.
         with suppress(ValueError):
             signals.setdefault(pid, signal.Signals(-code).name)
     killed_by = next((signals[pid] for pid in pids if pid in signals), "")
@@ -378,4 +389,5 @@ def _name_signal(links: list[_ChainLink], exit_codes: dict[int, int]) -> None:
     who = f"DataLoader worker{'s' if many else ''} (pid{'s' if many else ''} {', '.join(map(str, pids))})"
     verb = ("were " if many else "was ") if killed_by else ""
     links[0].text = f"{who} {verb}{how}"
+    # The others tell the same once more.
     links[1:] = [link for link in links[1:] if _WORKER.search(link.text) is None]

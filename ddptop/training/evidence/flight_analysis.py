@@ -48,6 +48,7 @@ def describe_collective(collective: Any) -> str:
                 mismatches[ranks[0]], format_ranks(ranks), collective, format_ranks(agreeing)
             )
         )
+    # The default group is `0`, and is not named.
     group, _, description = str(collective.pg_desc).partition(":")
     where = "" if group == "0" else f" of group {group}" + (f" ({description})" if description else "")
     return f"{', '.join(parts)}: sequence {collective.collective_seq_id:,}{where}" if parts else ""
@@ -68,6 +69,7 @@ def _describe_difference(differing: Any, whose: str, collective: Any, agreeing: 
 
 
 def _call_name(collective: Any) -> str:
+    # `nccl:all_reduce`: the backend stands before the name.
     return str(collective.collective_name).rpartition(":")[2]
 
 
@@ -168,6 +170,7 @@ def analyse_dumps(dumps: Mapping[int, Dump]) -> list[str]:
     details = {
         str(rank): {**dump, "rank": rank, "entries": entries[rank]} for rank, dump in sorted(dumps.items())
     }
+    # A rank that cannot answer leaves no dump.
     options = JobConfig().parse_args(["--allow-incomplete-ranks"])
     first: dict[str, str] = {}
     for collective in build_db(details, options, version).collectives:
@@ -191,6 +194,7 @@ def _drop_unknown(entries: Iterable[Entry], collectives: Iterable[str]) -> list[
 def _group_members(dumps: Mapping[int, Dump]) -> dict[str, set[int]]:
     """Ranks by name of the process group."""
     return {
+        # torch writes the list as text.
         str(name): set(ast.literal_eval(config["ranks"]))
         for dump in dumps.values()
         for name, config in dump["pg_config"].items()
@@ -214,6 +218,7 @@ def under_way(
             reached = _sequence_number(of_group[-1]) if of_group else 0
             waiting = [_sequence_number(entry) for entry in of_group if not is_done(entry)]
             progress.append(min(waiting, default=reached + 1))
+            # Its buffer has dropped older entries: what is missing before this one says nothing.
             if of_group and entries[rank][0]["record_id"] > 0:
                 cuts.append(_sequence_number(of_group[0]))
         begins[group] = max(min(progress), *cuts)

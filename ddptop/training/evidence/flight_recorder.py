@@ -1,11 +1,11 @@
 """torch's flight recorder: the newest collectives of this process, and its dumps as files in the run folder.
 
 torch's own analyser reads the files, `flight/ddptop_<backend>_rank_<rank>`; those of an ASK replace those of
-the one before. By hand, on the copies
-that are kept beside the recording (`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks
-FOLDER`, and where there are dumps of gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_`
-and `--prefix ddptop_nccl_rank_`. It unpickles what it finds, and a pickle can run any code: give it a folder
-only where no other user can have written.
+the one before. It can be run by hand on the copies that are kept beside the recording
+(`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks FOLDER`, and where there are dumps of
+gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_` and `--prefix ddptop_nccl_rank_`. It
+unpickles what it finds, and a pickle can run any code: give it a folder only where no other user can have
+written.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def _completed_by_group(dump: dict[str, Any]) -> dict[str, int]:
         for group, status in dump.get("pg_status", {}).items()
     }
     for group in set(names.values()) & completed.keys():
+        # Point-to-point operations are numbered apart.
         group_entries = [e for e in entries if str(e["process_group"][0]) == group and not e.get("is_p2p")]
         pending = [int(e["collective_seq_id"]) - 1 for e in group_entries if not is_done(e)]
         shown = (
@@ -85,6 +86,7 @@ def _completed_by_group(dump: dict[str, Any]) -> dict[str, int]:
 
 def _newest_operations(entries: list[dict[str, Any]], now_unix_ns: int) -> tuple[Operation, ...]:
     collectives = [entry for entry in entries if not entry.get("is_p2p")]
+    # In order of time first: each backend's buffer has numbers of its own.
     collectives.sort(key=lambda entry: (entry["time_created_ns"], entry["record_id"]))
     return tuple(_make_operation(entry, now_unix_ns) for entry in collectives[-NEWEST:])
 
@@ -148,6 +150,7 @@ def _by_backend(entries: Iterable[Dump]) -> dict[str, list[Dump]]:
     backends: dict[str, list[Dump]] = {}
     for entry in entries:
         backends.setdefault(str(entry["profiling_name"]).partition(":")[0], []).append(entry)
+    # The name becomes a part of a file's name.
     return {backend: its_entries for backend, its_entries in backends.items() if backend.isidentifier()}
 
 

@@ -83,14 +83,14 @@ class EvidenceDraft:
     def __init__(
         self,
         training_thread: int,
-        known: tuple[Stack, ...] = (),
+        known_stacks: tuple[Stack, ...] = (),
         request: int = 0,
         *,
         device_failed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`known`: the stacks, where they are known already. `request`: the ASK's number; 0: none.
+        """`known_stacks`: where they are known already. `request`: the ASK's number; 0: none.
         `device_failed`: whether the GPU has reported an error."""
-        self.stacks = known
+        self.stacks = known_stacks
         self.groups: tuple[GroupState, ...] = ()
         self.flight: Flight = flight_recorder.NOTHING
         self.complete = False
@@ -102,6 +102,7 @@ class EvidenceDraft:
         """Read everything, the most reliable first; what fails is counted and left out."""
         if not self.stacks:
             self._try_read(self._read_stacks)
+        # Before the recorder, which may block, and once more after it, with what it has completed.
         self._try_read(self._read_groups)
         self._try_read(self._read_flight_recorder)
         self._try_read(self._read_groups)

@@ -125,6 +125,7 @@ class StackSampler:
         """Take a sample, if one is due and the training thread is where it matters."""
         now_ns = time.monotonic_ns()
         since_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        # At the first look it is not known how long this thread was away.
         if self._series is None and since_ns < now_ns and self._is_long(since_ns):
             self._begin_late(since_ns, now_ns)
         series = self._series
@@ -148,6 +149,7 @@ class StackSampler:
         series.late_ns += late_ns if late_ns > LATE_NS else 0
         series.newest_ns = now_ns
         place = current_place(recorder)
+        # A series of a long step has no place: any will do.
         if place is None or place != (series.place or place):
             return
         frame = sys._current_frames().get(self._training_thread)
@@ -172,6 +174,7 @@ class StackSampler:
         self.end_series()
         self._ended_ns[series.number > 0, series.place] = now_ns
         shows_nothing = not series.tree.n_samples and series.late_ns < LONG_STEP_NS
+        # A question is answered in any case; otherwise nobody waits for it.
         return None if shows_nothing and not series.number else self._make_message(series)
 
     def _begin_series(self, request: int, now_ns: int) -> None:
@@ -224,6 +227,7 @@ class StackSampler:
         Only where no other thread runs Python, so that the interval concerns this thread alone.
         """
         usual_s = sys.getswitchinterval()
+        # This thread and the training thread.
         if len(sys._current_frames()) <= 2 and usual_s > SWITCH_S:
             sys.setswitchinterval(SWITCH_S)
             self._usual_switch_s, self._short_switch_s = usual_s, sys.getswitchinterval()
@@ -245,6 +249,7 @@ class StackSampler:
         return self._recorder.step != series.counter
 
     def _make_message(self, series: _Series) -> StackSamples:
+        # What it waited for a CPU was not the lock.
         held_ns = series.late_ns - (_cpu_wait_ns() - series.cpu_wait_ns)
         newest_ns = series.newest_ns or series.began_ns
         return StackSamples(

@@ -15,6 +15,7 @@ def _step_aside() -> bool:
     for entry in [entry for entry in sys.path if os.path.abspath(entry or os.curdir) == own_folder]:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
+    # Else the import below would find this module.
     sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

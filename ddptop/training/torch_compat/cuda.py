@@ -31,6 +31,7 @@ class Streams:
         if _CURRENT is None:
             return torch.cuda.current_stream(self._index)
         key = _CURRENT(self._index)
+        # Kept: torch makes a new object in each call.
         stream = self._stream_by_key.get(key)
         if stream is None:
             stream = self._stream_by_key[key] = torch.cuda.current_stream(self._index)

@@ -174,6 +174,7 @@ def replace_comm_hooks(dist: Any, replacement: Callable[[Any, Any], Any]) -> Non
 
     @functools.wraps(original)
     def _register_comm_hook(reducer: Any, state: Any, hook: Any) -> Any:
+        # Where ours fails, the script's hook is registered as it is.
         carried = hook
         try:
             carried = replacement(reducer, hook)

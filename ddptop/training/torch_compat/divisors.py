@@ -45,6 +45,7 @@ def divisors_of(loss: Any) -> tuple[int, ...]:
             break
         divisor = divisor * number if kind == "DivBackward0" else divisor / number
         whole = round(divisor)
+        # 1/n is rounded: n comes back with an error.
         if whole > 1 and abs(divisor - whole) <= 1e-6 * whole:
             whole_divisors.append(whole)
         node = node.next_functions[0][0]

@@ -78,6 +78,7 @@ def reporting_exits(
 def _report_exited(context: Any, report: Report) -> None:
     """Report each process once. No broad `except`: the launcher's signal handlers raise exceptions."""
     try:
+        # Kept with torch's object, of which each start of the ranks has one.
         reported = context.__dict__.setdefault("_ddptop_reported", set())
         processes = [handler.proc for handler in context.subprocess_handlers.values()]
         exited = [

@@ -176,7 +176,12 @@ def certainty(values: Column) -> float:
 
 def certainties(series: Column) -> Column:
     """(k,) mean divided by standard error of each time series (`standard_errors`)."""
-    averages, errors = standard_errors(series)
+    return certainties_of_packed(*pack_known(series.astype(np.float64)))
+
+
+def certainties_of_packed(values: Column, counts: Indices) -> Column:
+    """`certainties` of series as `pack_known` returns them."""
+    averages, errors = _errors_of_packed(values, counts)
     sure = np.where((errors == 0) & (averages != 0), np.copysign(np.inf, averages), 0.0)
     return np.divide(averages, errors, out=sure, where=errors > 0)
 
@@ -195,7 +200,10 @@ def standard_errors(series: Column) -> tuple[Column, Column]:
     is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
     outside the quartiles.
     """
-    values, counts = pack_known(series.astype(np.float64))
+    return _errors_of_packed(*pack_known(series.astype(np.float64)))
+
+
+def _errors_of_packed(values: Column, counts: Indices) -> tuple[Column, Column]:
     if values.shape[1] < 2:
         return np.full(len(values), np.nan), np.full(len(values), np.nan)
     few, counts, in_row = counts < 2, np.maximum(counts, 2), np.arange(values.shape[1]) < counts[:, None]

@@ -387,11 +387,16 @@ def _columns_of_rows(steps: Sequence[CompleteSteps]) -> StepBlock:
 def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ranks: int) -> StepBlock:
     """The block of n steps; of each source the places (step x ranks + rank) and the rows for them."""
     total, order = n * ranks, np.empty(n * ranks, np.int64)
-    order[np.concatenate([to for _, to, _ in sources])] = np.arange(total)
+    if len(sources) == 1:  # usually: its rows are read in the order of their places
+        ((columns, to, row_numbers),) = sources
+        order[to] = row_numbers
+        sources = [(columns, np.arange(total), order)]
+    else:
+        order[np.concatenate([to for _, to, _ in sources])] = np.arange(total)
 
     def placed(rows: list[NDArray[Any]]) -> NDArray[Any]:
         """The rows of all sources at their places: reading twice is faster than writing to places."""
-        return np.concatenate(rows, axis=-1).take(order, axis=-1)
+        return rows[0] if len(rows) == 1 else np.concatenate(rows, axis=-1).take(order, axis=-1)
 
     integers = placed([columns.integers.take(row_numbers, axis=1) for columns, _, row_numbers in sources])
     loss = placed([columns.loss[row_numbers] for columns, _, row_numbers in sources])

@@ -11,7 +11,7 @@ from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.steps.windows import FEW_DETAILED, SCOPE_COLUMNS, SCOPE_SCALARS
 from ddptop.analysis.straggler import arrival_rules, own_time_rules
 from ddptop.analysis.straggler.flagged import is_confirmed
-from ddptop.frames.statistics import median, quantile
+from ddptop.frames.statistics import element_at, median, median_of_sorted, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,9 +140,17 @@ def agreements(
     n_judged = is_judged.sum(axis=1)
     as_it_ran, without = (median(np.where(is_judged, values[places], np.nan)) for values in (step, faster))
     is_cheap = 100 * (as_it_ran - without) < arrival_rules.FLAG_PCT * as_it_ran  # as `most_lost_pct`
-    over = np.where(is_judged[:, None], lateness[:, places].swapaxes(0, 1), np.nan)
-    bounds = np.fmax.reduce(np.where(is_judged[:, None], bound[:, places].swapaxes(0, 1), np.nan), axis=-1)
-    middle, low, high = median(over), quantile(over, arrival_rules.CLEAR_QUARTILE), quantile(over, LATEST)
+    over, bounds = (
+        np.where(is_judged[:, None], values[:, places].swapaxes(0, 1), np.nan) for values in (lateness, bound)
+    )
+    bounds = np.fmax.reduce(bounds, axis=-1)
+    over.sort(axis=-1)
+    ordered, counts = over.reshape(-1, over.shape[-1]), n_judged.repeat(over.shape[1])
+    low, high = (
+        element_at(ordered, (share * counts).astype(np.int64)).reshape(bounds.shape)
+        for share in (arrival_rules.CLEAR_QUARTILE, LATEST)
+    )
+    middle = median_of_sorted(over)
     is_clear = low > np.maximum(bounds, arrival_rules.SPREAD_SHARE * middle)
     latest = np.where(is_clear, middle, -np.inf).argmax(axis=1)
     may_flag = is_clear.any(axis=1) & ~is_cheap & (n_judged >= arrival_rules.FLAG_STEPS)

@@ -12,14 +12,13 @@ scatter without any of these costs is in `cost.py`: a figure, not a flag. METRIC
 
 from __future__ import annotations
 
-from math import isnan
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.frames.statistics import (
-    certainties,
+    certainties_of_packed,
     certainty,
     element_at,
     median,
@@ -147,20 +146,23 @@ def persistent(excess: Column, wall: Column) -> Late | None:
     over = excess[rows]
     first = onsets(over)
     level = lasting(over, np.broadcast_to(wall, over.shape), first)
-    return latest_of(rows.tolist(), first.tolist(), level.tolist(), len(excess))
-
-
-def latest_of(rows: Sequence[int], first: Sequence[int], level: Sequence[float], ranks: int) -> Late | None:
-    """The ranks that are late together, of candidates among so many ranks; None: none of them is late.
-
-    `rows`, `first`, `level`: (k,) the candidates' numbers, the steps since which they are late, and their
-    `lasting` excess."""
-    late = [candidate for candidate, level_ms in enumerate(level) if not isnan(level_ms)]
-    if not late:
+    numbers = np.flatnonzero(~np.isnan(level)).tolist()
+    if not numbers:
         return None
-    late.sort(key=level.__getitem__, reverse=True)
+    late = latest_of(numbers, first.tolist(), level.tolist(), len(excess))
+    return late._replace(ranks=tuple(rows[[*late.ranks]].tolist()))
+
+
+def latest_of(numbers: list[int], first: Sequence[int], level: Sequence[float], ranks: int) -> Late:
+    """The ranks that are late together, of candidates among so many ranks; by the candidates' numbers.
+
+    `numbers`: of those that are late, at least one; `first`, `level`: by number, the step since which each is
+    late, and its `lasting` excess."""
+    if len(numbers) == 1:  # usually
+        return Late((numbers[0],), first[numbers[0]], level[numbers[0]])
+    late = sorted(numbers, key=level.__getitem__, reverse=True)
     main = late[0]
-    together = [rows[candidate] for candidate in late if level[candidate] >= TOGETHER_SHARE * level[main]]
+    together = [number for number in late if level[number] >= TOGETHER_SHARE * level[main]]
     if 2 * len(together) > ranks:
         together = together[:1]
     return Late(tuple(together), first[main], level[main])
@@ -210,7 +212,7 @@ def lasting(over: Column, wall: Column, first: Indices) -> Column:
     row = (level >= shares * step).argmax(axis=0)
     needed = np.where(low >= ALIKE_SHARE * level, alike[row, 0], scattered[row, 0])
     late = (level >= np.maximum(FLAG_MS, FLAG_SHARE * step)) & (low >= LOW_SHARE * level) & (counts >= needed)
-    late[late] = certainties(known[late]) >= ERRORS
+    late[late] = certainties_of_packed(known[late], counts[late]) >= ERRORS
     levels[enough] = np.where(late, level, np.nan)
     return levels
 

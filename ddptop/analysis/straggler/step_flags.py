@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -452,15 +451,18 @@ def persistent_flags(
     `begin` on, in own time as a whole or in one place; without those at which none is.
 
     `often`: as of `_Added`, of the evaluations that end with these."""
+    if not often:
+        return {}
     windows = _Windows(steps, members, ends, begin)
     late = {place: windows.late_in(place, of_place[-len(ends) :]) for place, of_place in often.items()}
     flag_of_slot: dict[int, StepFlag] = {}
-    for number, slot in enumerate(ends.tolist()):
+    for number in sorted({number for flags in late.values() for number in flags}):
+        slot = int(ends[number])
         whole = late.get(None, {}).get(number)
         in_places = [flags[number] for place, flags in late.items() if place is not None and number in flags]
         in_places = [flag for flag in in_places if whole is None or flag.rank in whole.ranks]
-        if whole is not None and len(members) <= own_time_rules.PLACE_RANKS:
-            share = float(formulas.share(whole.level_ms, windows.step_ms[number]))
+        if whole is not None and not in_places and len(members) <= own_time_rules.PLACE_RANKS:
+            share = float(formulas.share(whole.level_ms, windows.step_ms(number)))
             if share < own_time_rules.WHOLE_SHARE or (
                 share < own_time_rules.SLOW_CORE_SHARE and _brief(whole, steps, slot)
             ):
@@ -485,20 +487,20 @@ class _Windows:
         """(ends, OWN_STEPS) which steps of each window are; others are before it."""
         self._all_judged = bool(self._judged.all())
         self._at = np.maximum(slots - self._first, 0)
-        self._wall = self._windows(steps.wall(self._slots()), np.arange(len(ends)))
-        self.step_ms = median(self._wall).tolist()
-        """Of each evaluation the median step."""
+        self._wall = steps.wall(self._slots())
+
+    def step_ms(self, number: int) -> float:
+        """The median step of an evaluation's window."""
+        return float(median(self._windows(self._wall[None], np.array([number]), np.zeros(1, np.int64)))[0])
 
     def _slots(self) -> Indices:
         return np.arange(self._first, self._ends[-1] + 1) if len(self._ends) else np.arange(0)
 
-    def _windows(self, values: Column, which: Indices) -> Column:
-        """(k, OWN_STEPS) of values (n,) or (k, n) the window of an evaluation each, which are numbered
+    def _windows(self, values: Column, which: Indices, rows: Indices) -> Column:
+        """(k, OWN_STEPS) of k rows of (m, n) values the window of an evaluation each, which are numbered
         `which`; NaN where a step is not judged."""
-        places = self._at[which]
-        if values.ndim > 1:  # as one row: to take along an axis takes twice as long
-            places = places + values.shape[1] * np.arange(len(which))[:, None]
-        picked = np.ravel(values).take(places)
+        # As one row: to take along an axis takes twice as long.
+        picked = values.ravel().take(self._at[which] + values.shape[1] * rows[:, None])
         return picked if self._all_judged else np.where(self._judged[which], picked, np.nan)
 
     def late_in(self, place: OwnPlace | None, often: Mask) -> dict[int, StepFlag]:
@@ -515,11 +517,13 @@ class _Windows:
             excess = steps.work_excess(slots, members[late_rows])
         else:
             excess = place_excess(steps, place, slots, members)[late_rows]
-        over = self._windows(excess[row_of], which)
-        few = np.flatnonzero(self._fewer(over, which, rows))
-        which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
+        over = self._windows(excess, which, row_of)
+        few = self._fewer(over, which, rows)
+        if not few.all():
+            which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
         first = own_time_rules.onsets(over)
-        level = own_time_rules.lasting(over, self._wall[which], first)
+        wall = self._windows(self._wall[None], which, np.zeros(len(which), np.int64))
+        level = own_time_rules.lasting(over, wall, first)
         late_at = np.flatnonzero(~np.isnan(level))
         if not len(late_at):
             return {}
@@ -530,17 +534,17 @@ class _Windows:
         agrees = level  # where nothing was waited for a CPU it is the same
         if not np.array_equal(total, excess, equal_nan=True):
             since = np.arange(OWN_STEPS) >= first[:, None]
-            agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
+            agrees = median(np.where(since, self._windows(total, which, row_of), np.nan))
         flag_of_evaluation: dict[int, StepFlag] = {}
-        ranks, agrees = members[rows].tolist(), agrees.tolist()
-        candidates = zip(which.tolist(), range(len(which)), first.tolist(), level.tolist(), strict=True)
-        for evaluation, at_evaluation in groupby(candidates, key=itemgetter(0)):
-            _, numbers, firsts, levels = zip(*at_evaluation, strict=True)
-            late = own_time_rules.latest_of(numbers, firsts, levels, len(members))
-            if late is None or not agrees[late.ranks[0]] >= own_time_rules.AGREES * late.level_ms:
+        ranks, firsts, levels = members[rows].tolist(), first.tolist(), level.tolist()
+        agrees, ends = agrees.tolist(), self._ends[which].tolist()
+        for evaluation, numbers in groupby(range(len(which)), key=which.tolist().__getitem__):
+            late = own_time_rules.latest_of([*numbers], firsts, levels, len(members))
+            main = late.ranks[0]
+            if not agrees[main] >= own_time_rules.AGREES * late.level_ms:
                 continue
             late_ranks = tuple([ranks[candidate] for candidate in late.ranks])
-            begin = int(self._ends[evaluation]) + 1 - OWN_STEPS + late.first
+            begin = ends[main] + 1 - OWN_STEPS + late.first
             flag_of_evaluation[evaluation] = StepFlag(
                 late_ranks, "persistent", begin, late.level_ms, members, place
             )

@@ -107,8 +107,9 @@ CALL_NS = 15_000
 callback, for which a thread of gloo takes the GIL. 15 us when hot on quiet cores, more on a busy machine."""
 
 
-SAMPLING_SHARES = 0.1, 0.3
-"""Least and most share of the budget that a series of stack samples takes."""
+SAMPLING_SHARES = 0.02, 0.3
+"""Least and most share of the budget that a series of stack samples takes. The least where the rest is over
+the budget, as on a busy machine: a look every half second."""
 
 
 class Budget:
@@ -138,6 +139,9 @@ class Budget:
         self.reading_share = 0.0
         """Of a core that reads of torch's flight recorder take, on average: a median of batches would show
         nothing of one that comes every 8 s. Set by the publisher."""
+        self.stack_share = 0.0
+        """Of a core that the present series of stack samples takes: in its own seconds it counts in full.
+        Set by the publisher."""
         self.cost_us = 0.0
         """Per step: training threads and publisher."""
         self.cost_pct = 0.0
@@ -179,7 +183,7 @@ class Budget:
 
     @property
     def sampling_share(self) -> float:
-        """Of a core that samples of the training thread's stack may take: what is left of the budget."""
+        """Of a core that a series of stack samples may take: what is left of the budget."""
         left_pct = self.budget_pct - self.cost_pct
         least_pct, most_pct = (share * self.budget_pct for share in SAMPLING_SHARES)
         return min(most_pct, max(least_pct, left_pct)) / 100.0
@@ -216,7 +220,7 @@ class Budget:
         recording = in_cold_caches(plain) + checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        published = (median(self._publishing) + self.reading_share) * step
+        published = (median(self._publishing) + self.reading_share + self.stack_share) * step
         base = published + self._recording_ns(recording, self.record_every)
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3

@@ -360,6 +360,8 @@ class Publisher(threading.Thread):
                 self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
             unseen = self._recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
+            unseen -= self._sampler.take_spent_ns()
+            self._budget.stack_share = self._sampler.present_share
             self._budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()

@@ -254,6 +254,19 @@ def test_what_the_publisher_takes_between_two_long_steps_is_counted() -> None:
     assert budget.cost_us == pytest.approx(8 * 500 + WRAPPER_NS / 1e3)
 
 
+def test_stack_samples_take_what_is_left_of_the_budget_and_count_while_they_are_taken() -> None:
+    roomy, over = Budget(1.0), Budget(1.0)
+    for used, plain in ((roomy, 20_000), (over, 400_000)):
+        training = Training(used)
+        training.run(400, wall=25 * MS, plain=plain, detail=plain)
+        before_pct = used.cost_pct
+        used.stack_share = 0.002
+        training.run(200, wall=25 * MS, plain=plain, detail=plain)
+        assert used.cost_pct == pytest.approx(before_pct + 0.2, abs=0.01)
+    assert roomy.sampling_share == pytest.approx(0.003)
+    assert over.cost_pct > 1.0 and over.sampling_share == pytest.approx(0.0002)
+
+
 def test_replica_checks_are_counted_per_step() -> None:
     budget = Budget(1.0)
     budget.account_for([record(1, wall=500 * MS, cost=0, detail=False)], spent_ns=0, checks_ns=100_000)

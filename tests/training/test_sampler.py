@@ -22,6 +22,7 @@ from ddptop.protocol.evidence import (
     samples_request,
 )
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.training.budget import SAMPLING_SHARES, Budget
 from ddptop.training.evidence import sampler as module
 from ddptop.training.evidence.call_tree import MAX_CALLS, CallTree
 from ddptop.training.evidence.sampler import LEAST_PAUSE_NS, PAUSE_NS, SAMPLES, StackSampler
@@ -41,7 +42,8 @@ class Sampled:
         self.usual_step_ns = 0
         """0: not known, and no step lasts very long."""
         thread = threading.get_ident()
-        self.sampler = StackSampler(self.recorder, thread, lambda: self.usual_step_ns, lambda: 0.003)
+        self.share = 0.003
+        self.sampler = StackSampler(self.recorder, thread, lambda: self.usual_step_ns, lambda: self.share)
 
     def spend(self) -> int:
         """CPU time of the thread; what it does until it is read again takes `look_costs_ns`."""
@@ -92,6 +94,24 @@ def test_a_series_takes_no_more_than_its_share(sampled: Sampled, look_costs_ns: 
     samples = sampled.go_on(11, samples_request(1, "forward"))
     assert samples is not None and most / 2 <= samples.samples <= 1.2 * most
     assert samples.samples * look_costs_ns <= 0.004 * samples.lasted_ms * 1_000_000 + look_costs_ns
+
+
+def test_where_next_to_nothing_is_left_of_the_budget_looks_are_spread_and_counted(sampled: Sampled) -> None:
+    """0.02 % of a core: a look of 100 us every half second, for 10 s, or for 30 s where few are samples."""
+    sampled.look_costs_ns, sampled.share = 100_000, Budget(1.0).budget_pct / 100 * SAMPLING_SHARES[0]
+    sampled.recorder.forward_begins(True)
+    sampled.go_on(9, samples_request(1, "forward"))
+    assert 0 < sampled.sampler.present_share <= 1.3 * sampled.share
+    samples = sampled.go_on(2, samples_request(1, "forward"))
+    assert samples is not None and 12 <= samples.samples <= 26
+    spent_ns = sampled.sampler.take_spent_ns()
+    assert 12 <= spent_ns / sampled.look_costs_ns <= 30
+    assert sampled.sampler.take_spent_ns() == sampled.sampler.present_share == 0
+    sampled.now_ns += PAUSE_NS
+    assert sampled.go_on(12, samples_request(2, "data")) is None
+    samples = sampled.go_on(19, samples_request(2, "data"))
+    assert samples is not None and samples.samples == 0
+    assert sampled.sampler.take_spent_ns() <= 1.3 * sampled.share * 31 * NS
 
 
 def test_samples_in_another_place_or_while_waiting_do_not_count(sampled: Sampled) -> None:

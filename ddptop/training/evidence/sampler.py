@@ -1,8 +1,9 @@
 """Samples of the training thread's stack, taken by the publisher's thread: which line takes the time.
 
 They are taken only while the collector asks, since the others wait for this rank, or while one step lasts
-very long: some 50 within 10 s, and not again within a minute. A sample counts only where the rank is in the
-place of the step that the collector names, and never while it waits for others.
+very long: some 50 within 10 s, fewer where the budget leaves less, and not again within a minute. A sample
+counts only where the rank is in the place of the step that the collector names, and never while it waits for
+others.
 
 Waking up for a look takes some 50 us of CPU time, a sample 45 more (measured beside other work, in cold
 caches). It is measured, and looks are spread so that a series takes what is left of the budget at most
@@ -34,6 +35,9 @@ SAMPLES = 50
 LONGEST_NS = 10 * NS
 """Of a series. A rank is in the place for a part of each step only: 3 of 25 ms give 50 samples in 10 s."""
 
+SPREAD_NS, FEW_SAMPLES = 30 * NS, 10
+"""A series goes on for so long if it has fewer samples until then, and its looks are apart for the budget."""
+
 PAUSE_NS = 60 * NS
 """After a series, before the next one of the same place or of a long step."""
 
@@ -46,7 +50,7 @@ LOOK_NS, LONG_STEP_LOOK_NS = 20_000_000, 100_000_000
 LONG_STEP_TIMES, LONG_STEP_NS = 10, NS
 """A step lasts very long from so many times the usual one on, and so long at least."""
 
-LEAST_SHARE = 0.0005
+LEAST_SHARE = 0.0002
 """Of a core, in a run with next to no budget."""
 
 SWITCH_S = 0.0005
@@ -77,6 +81,8 @@ class _Series:
     looks: int = 0
     cost_ns: int = 0
     """CPU time of these looks."""
+    is_spread: bool = False
+    """Whether looks are further apart than usual, for the budget."""
     late_ns: int = 0
     newest_ns: int = 0
     tree: CallTree = field(default_factory=CallTree)
@@ -100,6 +106,8 @@ class StackSampler:
         self._share = share
         self._waits_since_ns = 0
         """CPU time of this thread when it last began to wait for a look."""
+        self._spent_ns = 0
+        """CPU time of looks that `take_spent_ns` has not given yet."""
         self._answered = 0
         self._series: _Series | None = None
         self._ended_ns: dict[tuple[bool, str], int] = {}
@@ -121,6 +129,18 @@ class StackSampler:
         self._waits_since_ns = time.thread_time_ns()
         return max(0.0, (series.due_ns - time.monotonic_ns()) / NS)
 
+    @property
+    def present_share(self) -> float:
+        """Of a core that the present series has taken since it began; 0: there is none."""
+        series = self._series
+        lasts_ns = 0 if series is None else time.monotonic_ns() - series.began_ns
+        return series.cost_ns / lasts_ns if series is not None and lasts_ns > 0 else 0.0
+
+    def take_spent_ns(self) -> int:
+        """CPU time of the looks since the last call."""
+        spent_ns, self._spent_ns = self._spent_ns, 0
+        return spent_ns
+
     def take_due_sample(self) -> None:
         """Take a sample, if one is due and the training thread is where it matters."""
         now_ns = time.monotonic_ns()
@@ -134,8 +154,11 @@ class StackSampler:
         late_ns = now_ns - series.due_ns
         self._look(series, now_ns, late_ns)
         series.looks += 1
-        series.cost_ns += time.thread_time_ns() - self._waits_since_ns
+        cost_ns = time.thread_time_ns() - self._waits_since_ns
+        series.cost_ns += cost_ns
+        self._spent_ns += cost_ns
         apart_ns = max(series.look_ns, series.cost_ns / series.looks / max(series.share, LEAST_SHARE))
+        series.is_spread = apart_ns > series.look_ns
         # Not at a fixed rhythm, which the steps may have, too.
         series.due_ns = now_ns + int(apart_ns * (0.5 + self._random.random()))
 
@@ -241,7 +264,9 @@ class StackSampler:
         return _Series(number, place, counter, step, now_ns, look_ns, due_ns, cpu_wait_ns, share)
 
     def _is_over(self, series: _Series, now_ns: int) -> bool:
-        if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= LONGEST_NS:
+        goes_on = series.is_spread and series.tree.n_samples < FEW_SAMPLES
+        longest_ns = SPREAD_NS if goes_on else LONGEST_NS
+        if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= longest_ns:
             return True
         if series.number:  # a step that lasts very long somewhere else has a series of its own
             elsewhere = current_place(self._recorder) != series.place

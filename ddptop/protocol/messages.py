@@ -6,9 +6,10 @@ Durations and offsets inside a step are integer microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias, overload
 
 from ddptop.protocol import limits
 from ddptop.protocol.arrivals import Arrivals
@@ -42,9 +43,6 @@ from ddptop.protocol.ranges import (
 from ddptop.protocol.ranges import Scalar as Scalar
 from ddptop.protocol.ranges import Scalars as Scalars
 from ddptop.protocol.vocabulary import RunOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Type(IntEnum):
@@ -279,6 +277,25 @@ class StepRow(NamedTuple):
     own: OwnTime = UNKNOWN_OWN_TIME
 
 
+class AlikeRows(Sequence[StepRow]):
+    """Rows that differ only in their begin and length, and have no cells."""
+
+    def __init__(self, row: StepRow, begins_us: Sequence[int], walls_us: Sequence[int]) -> None:
+        self.row, self.begins_us, self.walls_us = row, begins_us, walls_us
+
+    def __len__(self) -> int:
+        return len(self.begins_us)
+
+    @overload
+    def __getitem__(self, index: int) -> StepRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> AlikeRows: ...
+    def __getitem__(self, index: int | slice) -> StepRow | AlikeRows:
+        if isinstance(index, slice):
+            return AlikeRows(self.row, self.begins_us[index], self.walls_us[index])
+        return self.row._replace(begin_us=self.begins_us[index], wall_us=self.walls_us[index])
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """A batch of consecutive steps of one layout generation. A gap between two batches is a loss."""
@@ -287,7 +304,7 @@ class Steps:
     first_step: Count
     base_ns: Nanoseconds
     rows: Sequence[StepRow]
-    """A tuple, or part of the columns in which many messages were decoded together."""
+    """A tuple, `AlikeRows`, or part of the columns in which many messages were decoded together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ddptop.protocol import limits
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import AlikeRows, OwnTime, StepRow, Steps, Type
 
 WORD = 4
 """Bytes of a number."""
@@ -48,6 +48,8 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     """The fields of STEPS in columns; None where that form cannot hold them."""
     rows = steps.rows
     n = len(rows)
+    if isinstance(rows, AlikeRows) and n:
+        return _alike_in_columns(steps, rows)
     *columns, losses, cells, own_times = zip(*rows, strict=True) if n else ((), (), ())
     counts = [len(row_cells) for row_cells in cells]
     if not n or any(count % CELL for count in counts):
@@ -68,8 +70,26 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     # A number of more than 32 bits, as in a step of over 35 minutes. A message in rows can hold it.
     except struct.error:
         return None
+    return _fields_of(steps, words)
+
+
+def _alike_in_columns(steps: Steps, rows: AlikeRows) -> tuple[object, ...] | None:
+    """Likewise, without Python for each row."""
+    n, row = len(rows), rows.row
+    try:
+        words = struct.pack(f"<{2 * n}i", *rows.begins_us, *rows.walls_us)
+    except struct.error:
+        return None
+    words += b"".join([struct.pack("<i", number) * n for number in row[2:LOSS]])
+    words += struct.pack("<d", _NO_LOSS if row.loss is None else row.loss) * n
+    words += b"".join([struct.pack("<i", number) * n for number in (0, *row.own)])
+    return _fields_of(steps, words)
+
+
+def _fields_of(steps: Steps, words: bytes) -> tuple[object, ...]:
     planes = b"".join([words[byte_index::WORD] for byte_index in range(WORD)])
-    return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n, WIDTH
+    n_rows = len(steps.rows)
+    return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n_rows, WIDTH
 
 
 # `width` may be larger: a later version adds columns at the end, which this one skips.

@@ -31,7 +31,7 @@ from ddptop.protocol.messages import Event
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.medians import upper_median
 from ddptop.training.recorder import Recorder, now
-from ddptop.training.step_record import BucketCall, StepRecord
+from ddptop.training.step_record import BucketCall, LeftOutSteps, StepRecord
 from ddptop.training.torch_compat.ddp import set_reducer_group
 from ddptop.training.torch_compat.dynamo import pause, resume
 from ddptop.training.torch_compat.process_groups import adopt_backends, bytes_of
@@ -308,9 +308,11 @@ class TimerBoundsReporter:
         self._seen = 0
         self._sent: tuple[float, float] | None = None
 
-    def add_steps(self, records: Iterable[StepRecord]) -> None:
+    def add_steps(self, records: Iterable[StepRecord | LeftOutSteps]) -> None:
         """Add the completion timestamps of finished steps."""
         for record in records:
+            if isinstance(record, LeftOutSteps):
+                continue
             latest = record.backward_end
             for _key, ready, end in record.calls:
                 if type(end) is int and end and latest >= ready:  # a device's timestamps are no host times

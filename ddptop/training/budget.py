@@ -15,13 +15,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median
 from ddptop.training.own_cost import is_clocked
 from ddptop.training.shadow import BLOCK
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import LeftOutSteps, StepRecord
 
 RAREST = 8
 """Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget:
@@ -188,7 +189,9 @@ class Budget:
         least_pct, most_pct = (share * self.budget_pct for share in SAMPLING_SHARES)
         return min(most_pct, max(least_pct, left_pct)) / 100.0
 
-    def account_for(self, records: Sequence[StepRecord], spent_ns: int, checks_ns: float = 0.0) -> None:
+    def account_for(
+        self, records: Sequence[StepRecord | LeftOutSteps], spent_ns: int, checks_ns: float = 0.0
+    ) -> None:
         """Account for finished steps, and for what else of ours has run.
 
         `spent_ns`: CPU time since the last call, in ns: of the publisher, and what collections have cost.
@@ -197,7 +200,15 @@ class Budget:
         self._published_ns += spent_ns
         if not records:
             return
+        n_steps = 0
         for record in records:
+            if isinstance(record, LeftOutSteps):
+                ends = record.ends[-WALLS - 1 :] if len(record.ends) > WALLS else (record.begin, *record.ends)
+                self._walls.extend(end - begin for begin, end in pairwise(ends))
+                self._after_detail = False
+                n_steps += len(record.ends)
+                continue
+            n_steps += 1
             self._walls.append(record.end - record.begin)
             detail = bool(record.flags & Flag.DETAIL)
             if is_clocked(record.step) and not record.flags & Flag.SHADOW:
@@ -205,7 +216,7 @@ class Budget:
                 costs.append(record.cost * UNSEEN + WRAPPER_NS + CALL_NS * len(record.calls))
                 self._measured_here += detail
             self._after_detail = detail
-        self._steps += len(records)
+        self._steps += n_steps
         elapsed = records[-1].end - records[0].begin
         if elapsed > 0:
             self._publishing.append(self._published_ns / elapsed)

@@ -8,14 +8,15 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
 from ddptop.protocol.limits import MAX_ROWS, VERSION
-from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
+from ddptop.protocol.messages import AlikeRows, Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
-from ddptop.training.step_record import IN_BUFFERS, BucketCall, StepRecord, Wait
+from ddptop.training.step_record import IN_BUFFERS, BucketCall, LeftOutSteps, StepRecord, Wait
 from ddptop.training.torch_compat.process_groups import backend_of
 
 CELLS_PER_MESSAGE = 6_000
@@ -79,11 +80,19 @@ class LayoutTracker:
         )
 
 
-def pack_steps(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
+def pack_steps(
+    records: Sequence[StepRecord | LeftOutSteps], tracker: LayoutTracker
+) -> Iterator[Layout | Steps]:
     """Turn finished steps into STEPS messages, with a LAYOUT before the first step of a new generation."""
     rows: list[StepRow] = []
     first = base = room = 0
     for record in records:
+        if isinstance(record, LeftOutSteps):
+            if rows:
+                yield Steps(tracker.generation, first, base, tuple(rows))
+                rows = []
+            yield from _pack_left_out(record, tracker.generation)
+            continue
         before = tracker.generation
         if record.calls and _is_of_two_layouts(record.calls):
             record = record._replace(calls=(), flags=record.flags & ~Flag.DETAIL)
@@ -109,6 +118,16 @@ def pack_steps(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterato
         yield Steps(tracker.generation, first, base, tuple(rows))
 
 
+def _pack_left_out(left_out: LeftOutSteps, generation: int) -> Iterator[Steps]:
+    begin = left_out.begin
+    for first in range(0, len(left_out.ends), MAX_ROWS):
+        ends = left_out.ends[first : first + MAX_ROWS]
+        begins_us = [0, *((end - begin) // 1000 for end in ends[:-1])]
+        walls_us = [(end - before) // 1000 for before, end in pairwise((begin, *ends))]
+        yield Steps(generation, left_out.step + first, begin, AlikeRows(_LEFT_OUT, begins_us, walls_us))
+        begin = ends[-1]
+
+
 def _is_of_two_layouts(calls: Sequence[BucketCall]) -> bool:
     """Whether DDP has rebuilt its buckets between two backward passes of a step. Those before would stay in
     the layout for ever."""
@@ -125,10 +144,9 @@ def _make_row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         exposed, before_forward, before_backward, before_optimizer, waits, cpu_wait, gc, elements,
         first_optimizer,
     ) = record  # fmt: skip
-    if flags & Flag.SHADOW:
-        # Only its begin and end are known; by `_UNKNOWN_OWN` earlier versions see that own times are not.
-        times = (begin - base) // 1000, (end - begin) // 1000
-        return StepRow(*times, 0, 0, 0, 0, -1, -1, -1, 0, flags, 0, loss, (), _UNKNOWN_OWN)
+    if flags & Flag.SHADOW:  # only its begin and end are known
+        begin_us, wall_us = (begin - base) // 1000, (end - begin) // 1000
+        return _LEFT_OUT._replace(begin_us=begin_us, wall_us=wall_us, flags=flags, loss=loss)
     waited, in_buffers = _waited_us(waits) if waits else (_NOTHING_WAITED, 0)
     return StepRow(
         (begin - base) // 1000,
@@ -163,7 +181,10 @@ def _make_row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
 
 
 _NOTHING_WAITED = (0, 0, 0, 0, 0)
-_UNKNOWN_OWN = OwnTime(-1, 0, 0, 0, *_NOTHING_WAITED)
+_LEFT_OUT = StepRow(
+    0, 0, 0, 0, 0, 0, -1, -1, -1, 0, int(Flag.SHADOW), 0, None, (), OwnTime(-1, 0, 0, 0, *_NOTHING_WAITED)
+)
+"""Earlier versions read of it that own times are not known."""
 
 
 def _waited_us(waits: Sequence[Wait]) -> tuple[tuple[int, ...], int]:

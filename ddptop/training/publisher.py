@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
 from ddptop.training.start_report import take_milestones
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import LeftOutSteps, StepRecord
 from ddptop.training.step_times import StepTimes
 from ddptop.training.torch_compat.process_groups import stop_reading
 from ddptop.transport.sender import AckedSender
@@ -481,17 +481,18 @@ class Publisher(threading.Thread):
             self.card_changed = True
         self._budget.announced = ack.detail_every
 
-    def _take_steps(self, all_within_s: float | None = None) -> list[StepRecord]:
+    def _take_steps(self, all_within_s: float | None = None) -> Sequence[StepRecord | LeftOutSteps]:
         """Finished steps; on a GPU those that the GPU has finished too. With `all_within_s` it is waited for
         so long, and then all of them."""
         taken = self._steps.take_steps(self._recorder.records)
         device = self._session.device
         if device is None:
             return taken
-        done = device.resolver.take_done(taken)
+        # None of these is left out: on a GPU `Recorder` sees more of them than their ends.
+        done = device.resolver.take_done([record for record in taken if isinstance(record, StepRecord)])
         return done if all_within_s is None else done + device.resolver.flush_all(all_within_s)
 
-    def _offer_messages(self, sender: AckedSender, records: list[StepRecord]) -> None:
+    def _offer_messages(self, sender: AckedSender, records: Sequence[StepRecord | LeftOutSteps]) -> None:
         messages: list[Message] = []
         while self._before_steps:
             messages.append(self._before_steps.popleft())
@@ -538,7 +539,7 @@ class Publisher(threading.Thread):
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
 
-    def _read_arrivals(self, records: list[StepRecord]) -> None:
+    def _read_arrivals(self, records: Sequence[StepRecord | LeftOutSteps]) -> None:
         """Read when collectives were launched that no hook times; a failure ends this for good."""
         self._arrivals.note_steps(records)
         # Where the rest is over budget, as in steps of a few ms, nothing is left for it.

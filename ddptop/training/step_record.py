@@ -113,6 +113,21 @@ class StepRecord(NamedTuple):
     """The first optimizer that stepped in it: a number in order of appearance; -1: not known."""
 
 
+class LeftOutSteps(NamedTuple):
+    """Steps one after the other of which only the ends were seen. Times in ns."""
+
+    step: int
+    """The first of them."""
+    begin: int
+    """Its begin; of the others the end of the one before."""
+    ends: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """Of the last one."""
+        return self.ends[-1]
+
+
 FIRST_STEPS = 2
 """In so many steps the divisors of losses are read before it is known whether there are micro-steps."""
 

@@ -27,6 +27,7 @@ from ddptop.training.step_record import (
     BucketCall,
     CollectiveWaits,
     Entry,
+    LeftOutSteps,
     StepRecord,
     UnseenStep,
 )
@@ -47,14 +48,6 @@ class Closed(NamedTuple):
     thread: int
     """`get_ident()` of the training thread."""
     first_optimizer: int = -1
-
-
-UNSEEN = StepRecord(
-    step=-1, begin=-1, end=-1, data=0, forward=0, backward=0, optimizer=0,
-    forward_at=-1, backward_at=-1, optimizer_at=-1, backward_end=-1,
-    micro_steps=0, flags=int(Flag.SHADOW), cost=0, loss=None, calls=(),
-)  # fmt: skip
-"""A step in which the recorder stood aside, but for its number, begin and end."""
 
 
 class StepTimes:
@@ -94,18 +87,21 @@ class StepTimes:
         self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
         self._forward_at = self._backward_at = self._optimizer_at = self._backward_ended = -1
 
-    def take_steps(self, queue: deque[Entry | UnseenStep]) -> list[StepRecord]:
+    def take_steps(self, queue: deque[Entry | UnseenStep]) -> list[StepRecord | LeftOutSteps]:
         """The steps of these entries, which are removed. Where entries were dropped, the first step after
         them is left out."""
-        events, records = self._events, []
+        events = self._events
+        records: list[StepRecord | LeftOutSteps] = []
+        unseen: list[UnseenStep] = []
         for _ in range(len(queue)):
             entry = queue.popleft()
             # An `UnseenStep` and an `Entry` are told apart by their lengths.
             if len(entry) == 2:
-                record = self._add_unseen(*entry)
-                if record is not None:
-                    records.append(record)
+                unseen.append(entry)
                 continue
+            if unseen:
+                records += self._take_unseen(unseen)
+                unseen = []
             number, stamps, closed = entry
             if number != self._next >= 0:
                 self._begin_first()
@@ -120,19 +116,32 @@ class StepTimes:
                 if self._known:
                     records.append(record)
                 self._known = True
+        if unseen:
+            records += self._take_unseen(unseen)
         return records
 
-    def _add_unseen(self, step: int, ended_ns: int) -> StepRecord | None:
-        """A step of which only the end was seen; None where the one before it is not there."""
-        is_next = self._known and step == self._step + 1
-        begin, self._begin = self._begin, ended_ns
-        self._step, self._step_end, self._ended, self._known = step, ended_ns, ended_ns, True
+    def _take_unseen(self, unseen: list[UnseenStep]) -> list[LeftOutSteps]:
+        """Steps of which only the ends were seen."""
+        steps, ends = zip(*unseen, strict=True)
+        if not (self._known and steps[0] == self._step + 1):  # the one before the first is not there
+            self._begin, steps, ends = ends[0], steps[1:], ends[1:]
+        taken = []
+        while steps:
+            # Where entries were dropped, steps are missing in between.
+            n = len(steps) if steps[-1] - steps[0] == len(steps) - 1 else _length_of_run(steps)
+            taken.append(LeftOutSteps(steps[0], self._begin, ends[:n]))
+            if n == len(steps):
+                break
+            self._begin, steps, ends = ends[n], steps[n + 1 :], ends[n + 1 :]
+        ended_ns = unseen[-1][1]
+        self._begin = self._step_end = self._ended = ended_ns
+        self._step, self._known = unseen[-1][0], True
         self._stepped = self._after_backward = False
         self._data_ns = self._data_done = self._data_gap = 0
         self._waits.forget_waits()
         self._gc_pauses.forget_last()
         self._clear_step()
-        return UNSEEN._replace(step=step, begin=begin, end=ended_ns) if is_next else None
+        return taken
 
     def _data_begin(self, at_ns: int) -> None:
         self._phase = Phase.DATA
@@ -305,3 +314,8 @@ class StepTimes:
         if closed.flags & Flag.SHADOW:
             self._gc_pauses.forget_last()
         return record
+
+
+def _length_of_run(steps: Sequence[int]) -> int:
+    """How many of these numbers follow each other from the first one on."""
+    return next((n for n, step in enumerate(steps) if step != steps[0] + n), len(steps))

@@ -39,6 +39,7 @@ from ddptop.protocol.messages import (
     CODES,
     UNKNOWN_OWN_TIME,
     Ack,
+    AlikeRows,
     Bucket,
     Bye,
     Card,
@@ -305,6 +306,14 @@ def test_a_number_past_int32_is_sent_in_rows() -> None:
     long = Steps(0, 0, 0, (ROW._replace(wall_us=2**31, own=OWN),))
     assert encode(long)[0] == 0x96
     assert decode(encode(long)) == long
+
+
+@pytest.mark.parametrize("loss", [0.5, None])
+@pytest.mark.parametrize("begin_us", [20, 2**31], ids=["in columns", "in rows"])
+def test_rows_that_are_alike_are_sent_as_others(loss: float | None, begin_us: int) -> None:
+    alike = AlikeRows(ROW._replace(cells=(), own=OWN, loss=loss), [0, 10, begin_us], [10, 11, 12])
+    assert [row.wall_us for row in alike[1:]] == [11, 12]
+    assert encode(Steps(3, 120, 7, alike)) == encode(Steps(3, 120, 7, tuple(alike)))
 
 
 @pytest.mark.parametrize("own", [UNKNOWN_OWN_TIME, OWN])

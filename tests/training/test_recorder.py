@@ -1,6 +1,7 @@
 """The step's definition, on a clock that the test owns."""
 
 from collections import deque
+from itertools import pairwise
 
 import pytest
 
@@ -41,8 +42,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def records_of(recorder: Recorder) -> list[StepRecord]:
-    """What the publisher makes of all steps so far; the recorder keeps them."""
-    return StepTimes(recorder.gc_pauses).take_steps(deque(recorder.records))
+    """What the publisher makes of all steps so far, those left out one by one; the recorder keeps them."""
+    records: list[StepRecord] = []
+    for taken in StepTimes(recorder.gc_pauses).take_steps(deque(recorder.records)):
+        if isinstance(taken, StepRecord):
+            records.append(taken)
+            continue
+        begins_and_ends = pairwise((taken.begin, *taken.ends))
+        records += [
+            StepRecord(
+                step, begin, end, data=0, forward=0, backward=0, optimizer=0,
+                forward_at=-1, backward_at=-1, optimizer_at=-1, backward_end=-1,
+                micro_steps=0, flags=int(Flag.SHADOW), cost=0, loss=None, calls=(),
+            )
+            for step, (begin, end) in enumerate(begins_and_ends, taken.step)
+        ]  # fmt: skip
+    return records
 
 
 class Loop:

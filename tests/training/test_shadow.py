@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ddptop.protocol.messages import Flag, Phase
+from ddptop.protocol.messages import Flag, Phase, Steps
 from ddptop.training import attach
 from ddptop.training import recorder as module
 from ddptop.training.guard import Guard
@@ -17,6 +19,8 @@ from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import Session
 from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
+from ddptop.training.step_record import LeftOutSteps, StepRecord
+from ddptop.training.step_times import StepTimes
 from tests.training.test_recorder import Clock, records_of
 
 
@@ -123,6 +127,19 @@ def test_over_budget_the_first_16_of_every_so_many_steps_are_recorded(clock: Clo
     recorded = [record.step for record in records if not record.flags & Flag.SHADOW]
     assert recorded == [step for step in range(steps) if step % (BLOCK * every) < BLOCK]
     assert {records[step].backward for step in recorded} == {30_000}
+    taken = StepTimes(recorder.gc_pauses).take_steps(deque(recorder.records))
+    assert any(isinstance(each, LeftOutSteps) for each in taken)
+    assert sent_rows(taken) == sent_rows(records)
+
+
+def sent_rows(records: Sequence[StepRecord | LeftOutSteps]) -> list[tuple[object, ...]]:
+    """The rows of all STEPS, each with its step and begin."""
+    messages = [message for message in pack_steps(records, LayoutTracker({})) if isinstance(message, Steps)]
+    return [
+        (step, message.base_ns + 1000 * row.begin_us, *row[1:])
+        for message in messages
+        for step, row in enumerate(message.rows, message.first_step)
+    ]
 
 
 def test_what_is_recorded_changes_with_the_budget_and_no_step_is_half_seen(clock: Clock) -> None:

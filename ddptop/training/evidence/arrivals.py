@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.protocol.limits import MAX_ARRIVALS, MAX_COLLECTIVE_KINDS, NS
 from ddptop.training.device.events import ignore_captures
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import LeftOutSteps, StepRecord
 from ddptop.training.torch_compat.process_groups import (
     SharedGroup,
     flight_dumps,
@@ -77,11 +77,13 @@ class ArrivalReader:
         self._spent_ns = 0
         self._failed = False
 
-    def note_steps(self, records: Sequence[StepRecord]) -> None:
+    def note_steps(self, records: Sequence[StepRecord | LeftOutSteps]) -> None:
         """Steps have finished."""
         if self._begin_ns is None:
             self._begin_ns = next((record.end for record in records), None)
-        self._steps.extend(_Step(record.step, record.end) for record in records)
+        for record in records:
+            ends = record.ends if isinstance(record, LeftOutSteps) else (record.end,)
+            self._steps.extend(map(_Step, count(record.step), ends))
 
     def take_spent_ns(self) -> int:
         """CPU time of the reads since the last call."""

@@ -48,6 +48,10 @@ def test_a_rank_with_a_slow_loader_is_named(tmp_path: Path, kind: str) -> None:
     assert frame.straggler is not None
     assert (frame.straggler.rank, frame.straggler.cause) == (1, "data")
     assert 18 < frame.straggler.lateness_ms < 30
+    (group,) = frame.process_groups
+    assert (group.name, group.last_arriver, group.size) == ("0", 1, 2)
+    assert group.lateness_ms is not None and 15 < group.lateness_ms < 40
+    assert group.seen_pct is not None and group.seen_pct > 90, "the buffers hold the whole run"
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "fsdp2"])

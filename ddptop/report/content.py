@@ -119,6 +119,8 @@ class StragglerSummary:
     rare: RareSlowness | None = None
     """Of pattern `rare`: its slow steps. `cost_pct` is of the run's time then, and `lateness_ms` what the
     others waited in such a step."""
+    group: str = ""
+    """As in the frame's `Straggler`."""
     differs: tuple[str, ...] = ()
     """In what its process, GPU and host differed from the others' when last flagged, and why it waited."""
 

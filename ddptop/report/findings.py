@@ -325,7 +325,8 @@ def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
     cost = f"cost {format_seconds(slow.lost_s)}, {percent(share)} of the time in steps"
     late, often = f"{bounded(slow.lateness_ms, slow.bound_ms)} ms", f"{percent(slow.last_pct)} of those steps"
     by_steps = slow.basis == "every_step"
-    late += f" longer, the slowest in {often}" if by_steps else f" late, last in {often}"
+    at_collectives = f" at the collectives of {slow.group}" if slow.group else ""
+    late += f" longer, the slowest in {often}" if by_steps else f" late{at_collectives}, last in {often}"
     if slow.pattern and (slow.pattern != "persistent" or slow.flagged_pct >= PERSISTENT_PCT):
         late += f", {slow.pattern}"
     verb = "were" if len(slow.ranks) > 1 else "was"

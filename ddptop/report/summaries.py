@@ -392,6 +392,7 @@ def _summarize_straggler(
         relative_score=weighted_mean(scores, weights[places]),
         place=cast("OwnPlace | None", place),
         basis="every_step" if by_steps else "arrivals",
+        group=str(most_costly(lambda straggler: straggler.group)),
         disagrees=mean_of_flags(lambda straggler: float(straggler.disagrees)) > 0.5,
         step_ms=of_group(lambda group: group.step_ms_p50),
         step_without_ms=of_group(lambda group: group.no_straggler_ms),

@@ -138,8 +138,8 @@ class Budget:
         """Whether steps are short and what is not bucket detail takes most of the budget: then the publisher
         runs less often."""
         self.reading_share = 0.0
-        """Of a core that reads of torch's flight recorder take, on average: a median of batches would show
-        nothing of one that comes every 8 s. Set by the publisher."""
+        """Of the time that reads of torch's flight recorder take, in which the GIL is held. A median of
+        batches would show nothing of one that comes every 8 s. Set by the publisher."""
         self.stack_share = 0.0
         """Of a core that the present series of stack samples takes: in its own seconds it counts in full.
         Set by the publisher."""

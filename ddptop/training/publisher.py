@@ -431,8 +431,10 @@ class Publisher(threading.Thread):
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False
+        records = self._take_steps(LAST_STEPS_S)
+        self._read_arrivals(records, at_end=True)
         self.send(Bye(time.monotonic_ns(), LEFT, self._sequence()))
-        self._offer_messages(sender, self._take_steps(LAST_STEPS_S))
+        self._offer_messages(sender, records)
         sender.drain_unacked(self._drain_s)
         self._drained = not sender.pending
         self._left_sent.set()
@@ -539,17 +541,17 @@ class Publisher(threading.Thread):
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
 
-    def _read_arrivals(self, records: Sequence[StepRecord | LeftOutSteps]) -> None:
-        """Read when collectives were launched that no hook times; a failure ends this for good."""
+    def _read_arrivals(self, records: Sequence[StepRecord | LeftOutSteps], *, at_end: bool = False) -> None:
+        """Read when collectives were launched that no hook times; a failure ends this for good. `at_end`: the
+        groups are about to be destroyed."""
         self._arrivals.note_steps(records)
-        # Where the rest is over budget, as in steps of a few ms, nothing is left for it.
-        has_room = self._budget.cost_pct - 100 * self._arrivals.share < self._budget.budget_pct
+        budget = self._budget
         try:
-            for message in self._arrivals.read_if_due(self._budget.budget_pct if has_room else 0.0):
+            for message in self._arrivals.read_if_due(budget.budget_pct, budget.cost_pct, at_end=at_end):
                 self.send(message)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
-        self._budget.reading_share = self._arrivals.share
+        budget.reading_share = self._arrivals.share
 
     def _timed_groups(self) -> set[str]:
         """The process groups of DDP's models."""

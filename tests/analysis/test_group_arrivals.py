@@ -16,6 +16,8 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.protocol.messages import Received
 from ddptop.render.plain import draw_frame
+from ddptop.report.build import report_from_messages
+from ddptop.report.text import text_page
 from tests.analysis.conftest import START_NS, World
 
 STEP_US, PER_STEP, STEPS = 50_000, 3, 80
@@ -226,3 +228,24 @@ def test_own_times_come_first(make_world) -> None:
     frame = frame_of(world, [*windows(range(2), of_rank(1, 20_000))])
     assert frame.straggler is not None
     assert (frame.straggler.cause, frame.straggler.group) == ("data", "")
+
+
+def test_the_report_says_in_which_group_a_rank_was_late() -> None:
+    world = World(2, own=True)
+    arrivals = [*windows(range(2), of_rank(1, 20_000))]
+
+    def messages() -> Iterator[Received]:
+        yield world.run()
+        yield from world.introduce()
+        yield from world.steps(STEPS)
+        for seq, (rank, message) in enumerate(arrivals):
+            yield Received(START_NS + STEPS * STEP_US * 1000, rank, 100 + rank, 1000 + seq, message)
+        yield from world.steps(40)
+        yield world.run("finished", 0)
+
+    report = report_from_messages(messages(), steps=STEPS + 40)
+    (slow,) = report.stragglers
+    assert (slow.rank, slow.group, slow.basis) == (1, "the default group", "arrivals")
+    assert slow.lost_s > 0
+    text = text_page(report, 140)
+    assert "20.0 ±0.1 ms late at the collectives of the default group, last in 100% of those steps" in text

@@ -1,4 +1,4 @@
-"""Training without DistributedDataParallel: no_ddp.py all_reduce|fsdp2|accelerate STEPS [slow|hang|nan|raise]
+"""Without DistributedDataParallel: no_ddp.py all_reduce|fsdp2|hsdp|accelerate STEPS [slow|hang|nan|raise]
 
 From step STEPS / 4 on rank 1 is in trouble: its loader takes 20 ms more, it sleeps for good before its
 optimizer, its loss is NaN, or it raises. Prints the last loss and a sum of the weights, to all digits.
@@ -37,11 +37,14 @@ def wait_for_good() -> None:
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-if kind == "fsdp2":
+if kind in ("fsdp2", "hsdp"):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if kind == "hsdp":
+        sizes = (2, dist.get_world_size() // 2)
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -55,7 +55,8 @@ class Rank:
 
     def _dumps(self) -> list[dict[str, Any]]:
         self.reads += 1
-        self.clocks.cpu_ns += self.read_ns
+        self.clocks.cpu_ns += self.read_ns // 2
+        self.clocks.now_ns += self.read_ns
         return [{"entries": self.entries[-2000:]}]
 
     def launch(self, group: str, size: int = 256, *, p2p: bool = False) -> None:
@@ -84,8 +85,8 @@ class Rank:
             self.reader.note_steps([StepRecord(self.step, *times, loss=None, calls=())])
             self.step += 1
 
-    def read(self, budget_pct: float = 1.0) -> list[Arrivals]:
-        return self.reader.read_if_due(budget_pct)
+    def read(self, budget_pct: float = 1.0, others_pct: float = 0.0) -> list[Arrivals]:
+        return self.reader.read_if_due(budget_pct, others_pct + 100 * self.reader.share)
 
 
 @pytest.fixture
@@ -126,6 +127,18 @@ def test_a_collective_of_the_running_step_is_sent_with_the_next_ones(clocks: Clo
     assert (sent.first, sent.first_step, sent.steps) == (5, 2, (0, 0, 0))
 
 
+def test_at_the_end_the_rest_is_read_once(clocks: Clocks) -> None:
+    rank = Rank(clocks, timed="7", read_ns=25 * MS)
+    rank.train(2)
+    rank.read()
+    assert rank.reader.every_s == 8
+    rank.train(1)
+    assert rank.reader.read_if_due(1.0, 0.0, at_end=True) == [], "a moment ago it was read"
+    clocks.now_ns += 3 * 10**9
+    assert len(rank.reader.read_if_due(1.0, 0.0, at_end=True)) == 1
+    assert rank.reader.read_if_due(1.0, 0.0, at_end=True) == []
+
+
 def test_groups_that_a_hook_times_are_left_out(clocks: Clocks) -> None:
     rank = Rank(clocks, timed="0")
     rank.train(3)
@@ -150,27 +163,33 @@ def test_a_wall_clock_that_was_set_widens_the_bound(clocks: Clocks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read_ns", "budget_pct", "every_s"),
-    [(100_000, 1.0, LEAST_S), (25 * MS, 1.0, 8), (25 * MS, 0.1, 64), (10**9, 1.0, MOST_S)],
+    ("read_ns", "budget_pct", "others_pct", "every_s"),
+    [
+        (100_000, 1.0, 0.5, LEAST_S),
+        (25 * MS, 1.0, 0.5, 8),
+        (25 * MS, 1.0, 0.8, 16),
+        (25 * MS, 0.1, 0.0, 64),
+        (2 * 10**9, 1.0, 0.0, MOST_S),
+    ],
 )
 def test_reads_keep_to_their_share_of_the_budget(
-    clocks: Clocks, read_ns: int, budget_pct: float, every_s: int
+    clocks: Clocks, read_ns: int, budget_pct: float, others_pct: float, every_s: int
 ) -> None:
     rank = Rank(clocks, read_ns=read_ns)
     rank.train(2)
-    rank.read(budget_pct)
+    rank.read(budget_pct, others_pct)
     assert rank.reader.every_s == every_s
     assert rank.reader.share == pytest.approx(read_ns / 1e9 / every_s)
-    assert (rank.reader.take_spent_ns(), rank.reader.take_spent_ns()) == (read_ns, 0)
+    assert (rank.reader.take_spent_ns(), rank.reader.take_spent_ns()) == (read_ns // 2, 0)
     rank.train(1)
-    rank.read(budget_pct)
+    rank.read(budget_pct, others_pct)
     assert rank.reads == 1, "not before it is due"
     clocks.now_ns += every_s * 10**9
-    rank.read(budget_pct)
+    rank.read(budget_pct, others_pct)
     assert rank.reads == 2
     clocks.now_ns += every_s * 10**9
     rank.train(1)
-    assert rank.read(0.0) == [] and rank.reads == 2, "no budget is left"
+    assert rank.read(budget_pct, budget_pct) == [] and rank.reads == 2, "the others use it up"
 
 
 def test_a_recorder_that_fails_is_not_read_again(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.group_arrivals import GroupArrivals, GroupCollectives
     from ddptop.analysis.straggler.arrival_rules import Measurement
 
-OLD_NS = 200 * NS
-"""A verdict lapses when nothing was reported for so long: three times the longest interval of reads."""
+OLD_NS = 600 * NS
+"""A verdict lapses when nothing was reported for so long: twice the longest interval of reads."""
 
 FOLLOWS_SHARE = 0.5
 """A rank is late because it waited itself, where in another group it is early by so much of its lateness."""

@@ -1,8 +1,9 @@
 """When this rank launched its collectives: small windows of torch's flight recorder, read now and then.
 
 For what no hook of ours times: training without DistributedDataParallel, and process groups beside DDP's. A
-read of a full buffer (2,000 collectives) takes some 25 ms, in which Python runs at half its speed, so it is
-repeated every 8 s; a small buffer is read every second. What it costs is counted in the budget.
+read of a full buffer (2,000 collectives) takes some 25 ms, in which the GIL is held, so it is repeated every
+8 s; a small buffer is read every second. Counted in the budget is how long it lasts, not its CPU time: on two
+cores at a load of 6 the thread that reads had a third of a core, and a step with a read was 75 ms longer.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from ddptop.training.torch_compat.process_groups import (
 )
 
 SHARE = 0.4
-"""Of the budget, which reads may take at most."""
+"""Of the budget, which reads may take at most; less where the rest of ddptop takes more than the others."""
 
-LEAST_S, MOST_S = 1, 64
+LEAST_S, MOST_S = 1, 256
 """Between two reads; a power of two. Ranks read at multiples of it in Unix time, so that one that reads more
 rarely reads when the others do."""
+
+AT_END_S = 2
+"""The last read comes so long after the one before: a script may destroy its groups a hundred times."""
 
 KEPT_STEPS = 4096
 """Newest steps in which a collective may have been launched that is still in the buffer."""
@@ -61,7 +65,7 @@ class ArrivalReader:
         The others are for tests."""
         self.every_s = LEAST_S
         self.share = 0.0
-        """Of a core that reads take at present."""
+        """Of the time that reads take at present: a read holds the GIL, so the training waits."""
         self._timed_groups = timed_groups
         self._read_dumps = read_dumps or _read_recorders
         self._groups = groups
@@ -90,31 +94,35 @@ class ArrivalReader:
         spent, self._spent_ns = self._spent_ns, 0
         return spent
 
-    def read_if_due(self, budget_pct: float) -> list[Arrivals]:
+    def read_if_due(self, budget_pct: float, cost_pct: float, *, at_end: bool = False) -> list[Arrivals]:
         """What was launched since the last read, where the next one is due and there is anything new.
 
+        `cost_pct`: what all of ddptop takes, reads included. Where that leaves nothing of the budget, nothing
+        is read. `at_end`: the last read, when training is over, is due if the one before was long enough ago.
         Raises what torch raises; then there is no further read."""
         unix_s = time.time()
-        if self._failed or not budget_pct or unix_s < self._due_s or not self._steps:
+        left_pct = budget_pct if at_end else budget_pct - (cost_pct - 100 * self.share)
+        allowed_pct = min(SHARE * budget_pct, left_pct)
+        due_s = self._due_s - self.every_s + AT_END_S if at_end else self._due_s
+        if self._failed or allowed_pct <= 0 or unix_s < due_s or not self._steps:
             return []
-        self._due_s = (int(unix_s) // self.every_s + 1) * self.every_s
-        began_ns = time.thread_time_ns()
+        began_ns, began_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             return self._read_groups()
         except Exception:
             self._failed = True
             raise
         finally:
-            spent_ns = time.thread_time_ns() - began_ns
-            self._spent_ns += spent_ns
-            self._choose_interval(spent_ns, budget_pct)
+            self._spent_ns += time.thread_time_ns() - began_cpu_ns
+            self._choose_interval(time.monotonic_ns() - began_ns, allowed_pct)
+            self._due_s = (int(time.time()) // self.every_s + 1) * self.every_s
 
-    def _choose_interval(self, spent_ns: int, budget_pct: float) -> None:
-        """So that a read like this one keeps to its share; of a power of two, one step back at a time."""
-        least_s = spent_ns / NS / (SHARE * budget_pct / 100)
+    def _choose_interval(self, lasted_ns: int, allowed_pct: float) -> None:
+        """So that a read like this one keeps to its share; a power of two, halved at most."""
+        least_s = lasted_ns / NS / (allowed_pct / 100)
         needed = 2 ** math.ceil(math.log2(max(LEAST_S, least_s)))
         self.every_s = min(MOST_S, max(needed, self.every_s // 2))
-        self.share = spent_ns / NS / self.every_s
+        self.share = lasted_ns / NS / self.every_s
 
     def _read_groups(self) -> list[Arrivals]:
         timed = frozenset(self._timed_groups())

@@ -132,6 +132,14 @@ def test_a_rank_that_counts_a_step_with_its_end_is_missing_where_it_launched_les
     assert (stall.kind, stall.ranks) == ("missing", (3,))
 
 
+def test_a_rank_that_counts_a_step_with_its_end_is_in_no_other_collective(stage) -> None:
+    between = {"bucket": -1, "sequence": 83, "phase": Phase.OTHER}
+    stage.beat(17, {rank: {"step": 40 + (rank == 3), **between} for rank in range(4)})
+    for rank in range(4):
+        stage.answer(rank, waits(), groups={"0": 83})
+    assert stage.frame().stall.kind == "transport"
+
+
 def test_by_bucket_where_backends_do_not_count(stage) -> None:
     stage.beat(17, {rank: {"step": 41, "bucket": 1 + (rank != 2), "sequence": -1} for rank in range(4)})
     assert stage.frame().stall.ranks == (2,)

@@ -349,6 +349,7 @@ def rank_progress(
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
         inside=inside,
+        in_step=rank_state.progress is None or rank_state.progress.phase in IN_STEP,
         device="" if device is None else device.state,
         device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
     )

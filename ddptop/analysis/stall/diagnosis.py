@@ -39,6 +39,8 @@ class RankProgress:
     operations: tuple[Operation, ...] = ()
     inside: bool | None = None
     """It waits in a collective; None: unknown."""
+    in_step: bool = True
+    """It is in a forward or a backward: it cannot have ended a step that it still counts as running."""
     device: DeviceState = ""
     """State of its GPU; empty: unknown."""
     device_at: tuple[int, int] | None = None
@@ -113,6 +115,8 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
     if _same_count_in_different_steps(progress):
         if any(p.has_moved for p in progress):  # a cut link was mended just now: the run may go on
             return Diagnosis("asking", (), tuple(p.rank for p in progress), awaits_answers=True)
+        if _may_be_in_one_step(progress):
+            return _all_equal(progress, awaits_answers=awaits_answers)
         few = _in_minority_step(progress)
         return Diagnosis("mismatch", few, tuple(p.rank for p in progress if p.rank not in few))
     behind = _behind(progress)
@@ -163,6 +167,13 @@ def _same_count_in_different_steps(progress: Sequence[RankProgress]) -> bool:
     if len({p.step for p in progress}) == 1 or not all(p.inside and p.sequences for p in progress):
         return False
     return not _ahead(progress)
+
+
+def _may_be_in_one_step(progress: Sequence[RankProgress]) -> bool:
+    """Whether ranks that are in two steps may all be between these two: a rank that leaves steps out counts
+    a step when its optimizer has stepped, others do so with the next forward."""
+    steps = {p.step for p in progress}
+    return max(steps) == min(steps) + 1 and not any(p.in_step for p in progress)
 
 
 def _in_minority_step(progress: Sequence[RankProgress]) -> tuple[int, ...]:

@@ -132,7 +132,9 @@ class Reducer:
         state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
             build_frame = partial(build, state, now_ns, cursor=cursor, focus=focus, source=source)
-            return with_requested(state, build_frame(recording=recording, gpus=gpus, hosts=hosts), want)
+            return with_requested(
+                state, build_frame(recording=recording, gpus=gpus, hosts=hosts), want, now_ns
+            )
 
     def alerts(self, now_ns: int) -> tuple[Alert, ...]:
         """The alerts of the frame at `now_ns`, without the rest of it."""

@@ -179,10 +179,15 @@ class Collector:
         self._ranks = ranks
         self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
-        self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
+        # A lambda, here and below, since the intake is made only below, with this object.
+        self._frames = LiveFrames(
+            self._reducer,
+            self._record,
+            "simulated" if arguments.simulated else "live",
+            lambda session, number: self._intake.ask_rank(session, number),
+        )
         self._viewers = Viewers(self._server, self._frames, epoch=epoch)
         self._watch = watch
-        # A lambda, since the intake is made only below, with this object.
         self._stalls = StallWatch(lambda session, number: self._intake.ask_rank(session, number))
         self._intake = Intake(ranks, self._record, self._reducer, watch, self._stalls, hosts)
         self._hosts = hosts

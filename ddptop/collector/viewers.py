@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 from ddptop.agent.internal_errors import InternalErrors
 from ddptop.analysis.stall.current import rank_states, stall_diagnosis
 from ddptop.analysis.to_frame.frame import with_reports
+from ddptop.collector.position_requests import PositionRequests
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.frames.verdict import WINDOW
 from ddptop.protocol.messages import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, WaitingViewer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.analysis.reducer import Reducer
     from ddptop.analysis.state import RunState
     from ddptop.collector.record import Record
@@ -44,8 +47,16 @@ class FrameMaker(Protocol):
 class LiveFrames:
     """Makes the frames of a run that goes on: a `FrameMaker`."""
 
-    def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
+    def __init__(
+        self,
+        reducer: Reducer,
+        record: Record,
+        source: FrameSource,
+        ask: Callable[[int, int], None] = lambda session, number: None,
+    ) -> None:
+        """`ask` sends an ASK of a number to a session, and may fail silently."""
         self._reducer, self._record, self._source = reducer, record, source
+        self._positions = PositionRequests(reducer, ask)
         self._failed: Exception | None = None
         """What `prepare_next` raised: the next frame fails with it."""
         self._last: Frame | None = None
@@ -59,6 +70,7 @@ class LiveFrames:
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         """As of a `FrameMaker`."""
         now_ns, plain = time.monotonic_ns(), focus is None and not want
+        self._positions.ask_wanted(want, now_ns)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed

@@ -226,6 +226,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Playback | None": frame.Playback,
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
+    "RankPosition | None": stall.RankPosition,
     "MeasuredCost | None": overhead.MeasuredCost,
     "Ledger | None": ledger.Ledger,
     "RareSlowness | None": ledger.RareSlowness,

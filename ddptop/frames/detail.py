@@ -1,7 +1,8 @@
-"""Parts of a frame on request: the timeline of one step and heat maps; how a viewer requests them.
+"""Parts of a frame on request: a timeline, a heat map, the position of a rank; how a viewer requests them.
 
     timeline [STEP [RANK]]                        STEP -1 or left out: the newest one with bucket detail
     heat FIGURE ROWS COLUMNS [FIRST [COUNT]]      COUNT 0 or left out: all ranks from FIRST on
+    position RANK                                 what it does now: a rank of a live run is asked for it
 
 A request that cannot be read is ignored: viewer and collector may be of different versions.
 """
@@ -153,7 +154,17 @@ class HeatRequest:
         return f"heat {self.figure} {self.rows} {self.columns} {self.first} {self.count}"
 
 
-Request: TypeAlias = "TimelineRequest | HeatRequest"
+@dataclass(frozen=True, slots=True)
+class PositionRequest:
+    """What a rank does that has not finished its first step."""
+
+    rank: int
+
+    def __str__(self) -> str:
+        return f"position {self.rank}"
+
+
+Request: TypeAlias = "TimelineRequest | HeatRequest | PositionRequest"
 
 
 def parse_request(text: str) -> Request | None:
@@ -167,6 +178,8 @@ def parse_request(text: str) -> Request | None:
             rows, columns, first, count = (*map(int, words[2:]), *(0, 0)[len(words) - 4 :])
             fits = 0 < rows <= MOST_ROWS and 0 < columns <= MOST_COLUMNS and first >= 0 <= count
             return HeatRequest(words[1], rows, columns, first, count) if fits else None
+        if words[:1] == ["position"] and len(words) == 2 and int(words[1]) >= 0:
+            return PositionRequest(int(words[1]))
     except ValueError:
         pass
     return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.process_groups import ProcessGroupFigures
     from ddptop.frames.sampled_stack import SampledStack
-    from ddptop.frames.stall import Death, Stall
+    from ddptop.frames.stall import Death, RankPosition, Stall
     from ddptop.frames.start import StartStatus
     from ddptop.protocol.vocabulary import (
         Basis,
@@ -366,6 +366,8 @@ class Frame:
     """One for each rank with a GPU, in order of rank."""
     timeline: Timeline | None = None
     heat: Heat | None = None
+    position: RankPosition | None = None
+    """Of a rank on its way to the first step. Only in frames on request."""
     suspect: Suspect | None = None
     """None while a rank is flagged (`straggler`)."""
     hosts: tuple[HostFigures, ...] = ()

@@ -18,6 +18,7 @@ from ddptop.frames.figures import (
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.sampled_stack import hot_line, hot_share_pct
+from ddptop.frames.start import TIMES
 from ddptop.frames.verdict import run_state, verdict
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ WAITED_FIELDS = (*("rank", "place", "share_pct", "steps", "longest_s", "longest_
 
 SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples", "held_pct")
 
-RANK_START_FIELDS = ("rank", "milestone", "since_s", "at")
+RANK_START_FIELDS = ("rank", "milestone", "since_s", "at", *TIMES)
 
 SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
 

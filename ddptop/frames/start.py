@@ -28,6 +28,24 @@ MILESTONES: Mapping[str, tuple[str, str]] = MappingProxyType(
 """The milestones of a rank in their order, and what is said of one rank and of several whose newest it is."""
 
 
+TIMES: Mapping[str, str] = MappingProxyType(
+    {
+        "process_s": "process",
+        "torch_s": "torch",
+        "init_s": "init",
+        "group_s": "group",
+        "ddp_s": "moved",
+        "model_s": "DDP",
+        "batch_s": "batch",
+        "forward_s": "forward",
+        "backward_s": "backward",
+        "step_s": "step",
+    }
+)
+"""The fields of `RankStart` with the time of a milestone, in their order, and the title of each on the page
+of the start."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankStart:
     """One rank on its way."""
@@ -39,6 +57,22 @@ class RankStart:
     """Unix seconds at which it was seen to come there; None: it has not reported."""
     at: str
     """Where its code is: `train.py:6 preprocess_dataset`; empty: it has not been asked."""
+    process_s: float | None = None
+    """Seconds after the start of the run at which its process was started. None, here and below: it has not
+    come there, or has passed it between two heartbeats."""
+    torch_s: float | None = None
+    init_s: float | None = None
+    """At which it called `init_process_group`."""
+    group_s: float | None = None
+    ddp_s: float | None = None
+    """At which it called `DistributedDataParallel()`: its model is built and moved."""
+    model_s: float | None = None
+    """At which `DistributedDataParallel()` returned."""
+    batch_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    step_s: float | None = None
+    """At which it had finished its first step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,15 @@ def note_milestone(name: str, **fields: Scalar) -> None:
         _noted.append(Milestone(name, time.monotonic_ns(), fields))
 
 
+def _note_process() -> None:
+    """Note when this process was started, which tells how long the imports took."""
+    with suppress(OSError, LookupError, ValueError):  # no /proc
+        ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        _names.add("process")
+        _noted.append(Milestone("process", time.monotonic_ns() - int(age_s * 1e9), {}))
+
+
 def take_milestones(rank: int) -> list[Event]:
     """The milestones that are not sent yet."""
     taken: list[Event] = []
@@ -272,6 +281,7 @@ def begin_as_launched(_torch: Any) -> None:
     """torch has been imported: begin to report, where a launcher has started this process as a rank."""
     global _job_address, _waiting
     note_milestone("torch")
+    _note_process()
     _job_address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     # Without its place on the host: variables of a pod or a node, in which a launcher starts the ranks.

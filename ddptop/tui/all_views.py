@@ -16,6 +16,7 @@ from ddptop.tui.views.picker import PickerView
 from ddptop.tui.views.rank_page import RankView
 from ddptop.tui.views.run_page import RunView
 from ddptop.tui.views.stall import StallView
+from ddptop.tui.views.start import StartView
 from ddptop.tui.views.timeline import TimelineView
 
 HOSTS = HostsView()
@@ -34,6 +35,7 @@ VIEWS = Views(
     CompareView(),
     PickerView(),
     CompareRunsView(),
+    StartView(),
 )
 # These two explain the others, so they are given them.
 VIEWS.add(HelpView(VIEWS))

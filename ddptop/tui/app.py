@@ -205,6 +205,8 @@ class DdptopApp(Actions, App[None]):
         # Written by the driver, so that it cannot come in the middle of an escape sequence of a picture.
         if called and self._driver is not None and not self.is_headless:
             self._driver.write(called)
+        if not self.frozen:
+            self.follow_start(seen[0])
         return self.repaint()
 
     def repaint(self) -> int:

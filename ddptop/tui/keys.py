@@ -116,6 +116,7 @@ COMMON_KEYS = (
         "w", "w", Do.WHY(), "why", "why: the page of the rank, or of the stall, that the verdict is about"
     ),
     ScreenKey("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
+    ScreenKey("S", "S", Do.VIEW("start"), "", "the start: how far each rank has come to its first step"),
     ScreenKey("up", "↑", Do.MOVE(-1), "", "up"),
     ScreenKey("down", "↓", Do.MOVE(1), "", "down"),
     ScreenKey("k", "k", Do.MOVE(-1), "", "up"),

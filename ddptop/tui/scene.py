@@ -281,6 +281,10 @@ class Place:
     """By title, columns of the tables that are always shown (True) or never; others where they fit."""
     table: TableRows = field(default_factory=TableRows)
     """The rows of the rank table."""
+    asked_rank: int | None = None
+    """The page of the start: the rank that was asked for its stack."""
+    start_is_due: bool = False
+    """Whether the page of the start was due in the last frame, and has been opened by itself."""
     all_threads: bool = False
     """The stall page shows all threads and every call."""
     note: str = ""

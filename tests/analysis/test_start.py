@@ -246,3 +246,40 @@ def test_its_steps_are_looked_at_once_its_session_has_begun(make_world: Any) -> 
     assert way.frame().run.backend == "nccl"
     way.wait(70)
     assert way.reducer.stalled_since(START_NS + 70 * NS) is not None
+
+
+def test_every_milestone_has_its_time_as_reported_or_as_heartbeats_show_it(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    begun_s = way.after_s
+    way.wait(3)
+    way.reach(0, "ddp")
+    way.wait(2)
+    way.reach(0, "model")
+    way.wait(1)
+    for rank in (0, 1):
+        way.say(rank, way.world.progress(rank, step=0, phase=Phase.FORWARD, batch=1).message)
+    start = way.frame().start
+    assert start is not None
+    first, second = start.ranks
+    assert first.group_s == first.torch_s == pytest.approx(second.group_s)
+    assert first.ddp_s == pytest.approx(first.group_s + 3 - begun_s)
+    assert first.model_s == pytest.approx(first.ddp_s + 2)
+    assert second.ddp_s is None and second.model_s is None
+    assert first.step_s is None and first.process_s is None
+
+
+def test_a_rank_that_is_asked_before_the_stall_time_says_where_it_is(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    way.wait(3)
+    position = way.reducer.frame(way.now_ns, want="position 1").position
+    assert position is not None and (position.rank, position.traces) == (1, ())
+    way.answer(1, users("preprocess_dataset"), phase=Phase.OTHER)
+    frame = way.reducer.frame(way.now_ns, want="position 1")
+    assert frame.stall is None and frame.position is not None
+    assert frame.position.user_call is not None
+    assert frame.position.user_call.function == "preprocess_dataset"
+    assert decode_frame(encode_frame(frame)).position == frame.position
+    assert way.reducer.frame(way.now_ns, want="position 7").position is None
+    assert way.reducer.frame(way.now_ns).position is None

@@ -41,8 +41,8 @@ DATA = Path(__file__).parent / "data"
 FROZEN = frozen_runs.FOLDER
 
 SIZE = (100, 30)
-STATIC = ("help", "figures")
-"""Pages that show nothing of the run."""
+STATIC = ("help", "figures", "start")
+"""Pages that show nothing of a run that has made steps."""
 
 STEPS = {
     "straggler": (5, 60, 100, 150, 259),

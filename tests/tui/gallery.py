@@ -22,6 +22,7 @@ from ddptop.tui.theme import THEMES, Palette
 from tests.tui.drive import Sketch
 from tests.tui.fake import CASES, live, replay, straggler
 from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake_start import held_up, on_their_way
 from tests.tui.fake_views import WantedSource
 from tests.tui.troubles import died, missing
 
@@ -32,7 +33,7 @@ VIEWS_BY_NUMBER = ("overview", "timeline", "buckets", "heat", "events", "run", "
 PAGES: Mapping[str, tuple[str, ...]] = {
     **{view: (str(at),) for at, view in enumerate(VIEWS_BY_NUMBER, 1)},
     "why": ("w",), "rank": ("enter",), "compare": ("c", "down", "c"), "help": ("question_mark",),
-    "figures": ("f1",),
+    "figures": ("f1",), "start": ("S",),
 }  # fmt: skip
 """The keys that lead to a view."""
 
@@ -40,6 +41,7 @@ WORLDS: Mapping[str, Callable[[], Frame]] = {
     "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
     "dead": died, "waiting": CASES["waiting"], "replay": replay, "2 ranks": lambda: straggler(2),
     "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
+    "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
     "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4),
 }  # fmt: skip
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.analysis.stall.rank_position import answer_since
-from ddptop.analysis.stall.start_watch import NAMES, milestone_of
+from ddptop.analysis.stall.rank_position import answer_since, rank_position
+from ddptop.analysis.stall.start_watch import NAMES, ORDER, UNSEEN, milestone_of
 from ddptop.frames.calls import importing, place, user_call
-from ddptop.frames.start import RankStart, StartStatus
+from ddptop.frames.start import TIMES, RankStart, StartStatus
 from ddptop.frames.start_words import reached_words
 from ddptop.protocol.messages import Activity
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
+    from ddptop.frames.stall import RankPosition
 
 INITIALIZES = "init_process_group"
 CONSTRUCTS = "DistributedDataParallel()"
@@ -101,10 +102,33 @@ def start_of(state: RunState) -> StartStatus | None:
                 NAMES[number],
                 None if one.hello is None else state.unix_s(_reached_ns(one, NAMES[number], own_ns)),
                 place_in_start(one, own_ns),
+                **_times(state, rank),
             )
             for rank, (one, number, own_ns) in enumerate(zip(state.ranks, reached, since_ns, strict=True))
         ),
     )
+
+
+def _times(state: RunState, rank: int) -> dict[str, float]:
+    """Of the milestones that a rank has passed, as the fields of `RankStart`: as it has reported them, else
+    when its heartbeats showed them."""
+    reported, seen_ns = state.ranks[rank].milestones, state.start.reached_ns[rank]
+    times_s = {}
+    for name in TIMES:
+        milestone = name.removesuffix("_s")
+        reached_ns = reported[milestone].t_ns if milestone in reported else UNSEEN
+        if reached_ns == UNSEEN and milestone in ORDER:
+            reached_ns = int(seen_ns[ORDER[milestone]])
+        if reached_ns != UNSEEN:
+            times_s[name] = state.unix_s(reached_ns) - state.started_s
+    return times_s
+
+
+def position_in_start(state: RunState, rank: int, now_ns: int) -> RankPosition | None:
+    """What a rank does where it is now; None: all have finished a step, or there is no such rank."""
+    if state.start.positions is None or state.complete_step is not None or rank >= len(state.start.since_ns):
+        return None
+    return rank_position(state, rank, now_ns, since_ns=int(state.start.since_ns[rank]))
 
 
 def reached_phrase(state: RunState) -> str:

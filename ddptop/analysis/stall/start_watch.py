@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NAMES = tuple(MILESTONES)
 ORDER = {name: number for number, name in enumerate(NAMES)}
+UNSEEN = -1
 _OF_PHASES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "backward"}
 
 
@@ -30,6 +31,8 @@ class StartWatch:
         self._positions: NDArray[np.int64] | None = None
         """(ranks, 2) of each its milestone and its collectives; None: there is nothing to watch."""
         self.since_ns: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.reached_ns: NDArray[np.int64] = np.zeros((0, len(NAMES)), np.int64)
+        """(ranks, milestones) of when a rank was seen to have a milestone as its newest; UNSEEN: never."""
 
     @property
     def positions(self) -> NDArray[np.int64] | None:
@@ -51,6 +54,15 @@ class StartWatch:
             self.since_ns = np.full(len(positions), now_ns)
         else:
             self.since_ns = np.where((before != positions).any(axis=1), now_ns, self.since_ns)
+        self._note_reached(positions[:, 0], now_ns)
+
+    def _note_reached(self, newest: NDArray[np.int64], now_ns: int) -> None:
+        if len(self.reached_ns) != len(newest):
+            self.reached_ns = np.full((len(newest), len(NAMES)), UNSEEN)
+        # A rank that has been started again has lost what came after its newest milestone.
+        self.reached_ns[np.arange(len(NAMES)) > newest[:, None]] = UNSEEN
+        first_seen = (np.arange(len(NAMES)) == newest[:, None]) & (self.reached_ns == UNSEEN)
+        self.reached_ns[first_seen] = now_ns
 
 
 def milestone_of(rank: RankState) -> str:

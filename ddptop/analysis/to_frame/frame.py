@@ -15,7 +15,7 @@ from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.at_exit import ended_stall
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
-from ddptop.analysis.stall.start import start_of
+from ddptop.analysis.stall.start import position_in_start, start_of
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
@@ -37,7 +37,7 @@ from ddptop.analysis.to_frame.tables import (
 )
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.buckets import all_reduces, wire_bytes
-from ddptop.frames.detail import TimelineRequest, parse_request
+from ddptop.frames.detail import HeatRequest, TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, GroupFigures, RunInfo
 from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
@@ -339,11 +339,13 @@ def _detail_reason(found: Overhead) -> str | None:
     return f"more would exceed the {budget:g}% budget"
 
 
-def with_requested(state: RunState, frame: Frame, text: str) -> Frame:
-    """The frame with the timeline or heat map that `text` requests; unchanged without a valid request."""
+def with_requested(state: RunState, frame: Frame, text: str, now_ns: int) -> Frame:
+    """The frame with what `text` requests; unchanged without a valid request."""
     request = parse_request(text)
     if request is None or not state.world:
         return frame
     if isinstance(request, TimelineRequest):
         return replace(frame, timeline=timeline(state, request, next(iter(blamed(frame.straggler)), None)))
-    return replace(frame, heat=heat(state, request))
+    if isinstance(request, HeatRequest):
+        return replace(frame, heat=heat(state, request))
+    return replace(frame, position=position_in_start(state, request.rank, now_ns))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ddptop.frames.conditions import RED_STATES, STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
@@ -9,6 +11,10 @@ from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.scene import TO_STALL
+from ddptop.tui.views.start import start_page_is_due
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
 
 
 class ViewActions(ActionsBase):
@@ -17,6 +23,17 @@ class ViewActions(ActionsBase):
     def action_view(self, name: str) -> None:
         """Open a view."""
         self.open_view(name)
+
+    def follow_start(self, frame: Frame | None) -> None:
+        """Open the page of the start once it is due, and the overview once it no longer is. Who has opened
+        another page keeps it."""
+        place, was_due = self.place, self.place.start_is_due
+        place.start_is_due = frame is not None and start_page_is_due(frame)
+        if was_due == place.start_is_due or place.prompt is not None:
+            return
+        opened = "overview" if place.start_is_due else "start"
+        if place.view == opened:
+            self.open_view("start" if place.start_is_due else "overview")
 
     def action_help(self) -> None:
         """Open the help, or leave it."""
@@ -45,7 +62,9 @@ class ViewActions(ActionsBase):
         if self.shown is None:
             return
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
-        if in_trouble(self.shown) or state == "waiting":
+        if start_page_is_due(self.shown) and self.place.view != "start":
+            self.open_view("start")
+        elif in_trouble(self.shown) or state == "waiting":
             self.open_view("stall")
         elif page := STATES[state].page:
             self.open_view(page)

@@ -40,7 +40,7 @@ TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     )),
     ("find", (
         ("/", "filter, search"), ("n N", "next, previous match"), (": Ctrl P", "palette: all by name"),
-        ("w", "why the verdict"), ("F1 F2", "figures, columns"),
+        ("w S", "why; the start"), ("F1 F2", "figures, columns"),
     )),
     ("ranks and hosts", (
         ("< > I", "sort; reverse"), ("F", "follow the rank"), ("c", "mark; compare two"),

@@ -1,0 +1,114 @@
+"""The page of the start: ranks by milestone, the stack of each, and when it shows by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ddptop.frames.frame import Frame
+from ddptop.frames.stall import Call
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.views.start import SEVERAL_S, start_page_is_due
+from tests.tui.drive import NEVER_HZ, Sketch, sketch
+from tests.tui.fake import FakeSource, live
+from tests.tui.fake_start import LAUNCHED_S, held_up, on_their_way, position, rank_start, starting
+from tests.tui.screens import check
+from tests.tui.test_golden import SIZES, TINY
+from tests.tui.troubles import died
+
+CASES = {"held_up": held_up, "held_up_64": lambda: held_up(64), "on_their_way": on_their_way}
+
+
+@pytest.mark.parametrize("size", {**SIZES, "30x6": TINY["30x6"]})
+@pytest.mark.parametrize("case", CASES)
+def test_pictures(case: str, size: str) -> None:
+    check(f"start-{case}-{size}", sketch(FakeSource(CASES[case]()), {**SIZES, **TINY}[size], "S"))
+
+
+def test_the_palette_finds_it() -> None:
+    assert "start: 0 of 4 ranks with a first step" in sketch(
+        FakeSource(held_up()), (80, 24), "colon", *"start", "enter"
+    )
+
+
+def test_a_rank_that_has_not_answered_is_asked_with_enter_and_no_more_after_escape() -> None:
+    source = FakeSource(on_their_way())
+    person = Sketch(source, (80, 24))
+    assert "rank 3 has not reported, so it cannot be asked" in person.press("S")
+    assert "Enter asks rank 2 for its stack" in person.press("down")
+    assert "rank 2 is asked for its stack" in person.press("enter")
+    assert source.asked[-1] == ("want", "position 2")
+    source.frame = replace(
+        on_their_way(), position=position(2, (Call("/home/ada/lm/train.py", 60, "warm_up", "x = f(x)"),))
+    )
+    assert "train.py:60  warm_up  x = f(x)" in person.text()
+    person.press("escape")
+    assert source.asked[-1] == ("want", "") and person.place.view == "start"
+    assert person.press("escape") and person.place.view == "overview"
+
+
+def early(frame: Frame, seconds: float) -> Frame:
+    """The same, so long after the first process was started."""
+    begun_s = LAUNCHED_S + min(one.process_s for one in frame.start.ranks if one.process_s is not None)
+    return replace(frame, unix_s=begun_s + seconds)
+
+
+def test_it_is_due_with_trouble_or_after_several_seconds_until_the_first_step() -> None:
+    calm = replace(on_their_way(), alerts=())
+    assert not start_page_is_due(early(calm, SEVERAL_S - 0.5))
+    assert start_page_is_due(early(calm, SEVERAL_S))
+    assert start_page_is_due(early(held_up(), 1.0))
+    assert not start_page_is_due(live())
+    assert not start_page_is_due(replace(calm, deaths=died().deaths))
+
+
+def test_it_opens_and_leaves_by_itself_once_and_only_in_place_of_the_overview() -> None:
+    person = Sketch(FakeSource(on_their_way()), (80, 24))
+    person.follow_start(on_their_way())
+    assert person.place.view == "start"
+    person.press("1")
+    person.follow_start(on_their_way())
+    assert person.place.view == "overview", "who leaves it is not led back"
+    person.press("S")
+    person.follow_start(live())
+    assert person.place.view == "overview"
+    person.press("6")
+    person.follow_start(on_their_way())
+    assert person.place.view == "run", "another page stays"
+    person.follow_start(live())
+    assert person.place.view == "run"
+
+
+def test_the_application_follows_the_start() -> None:
+    source = FakeSource(held_up())
+
+    async def run() -> None:
+        app = DdptopApp(source, rate_hz=NEVER_HZ)
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.tick()
+            await pilot.pause()
+            assert app.place.view == "start"
+            source.frame = live()
+            app.tick()
+            await pilot.pause()
+            assert app.place.view == "overview"
+
+    asyncio.run(run())
+
+
+def test_w_leads_there_and_from_there_to_the_stall() -> None:
+    person = Sketch(FakeSource(held_up()), (80, 24))
+    person.press("w")
+    assert person.place.view == "start"
+    person.press("w")
+    assert person.place.view == "stall"
+
+
+def test_a_rank_that_has_done_its_step_is_in_the_last_row() -> None:
+    ranks = (rank_start(0, "step", step_s=12.0), rank_start(1, "backward", backward_s=11.0))
+    lines = sketch(FakeSource(starting(ranks)), (160, 50), "S").splitlines()
+    assert "start: 1 of 2 ranks with a first step" in lines[4]
+    assert "is in its first backward" in lines[6] and "has finished its first step" in lines[7]
+    assert "12.0" in lines[7].split()

@@ -129,7 +129,7 @@ class RankStarts:
             return None
         if not int(rank) < int(world) <= MAX_SHOWN_WORLD:
             return None
-        # As a rank counts its restarts (`training.packing.Identity`).
+        # As a rank counts its restarts (`training.launcher_variables.restart_number`).
         counts = (variables.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "DDPTOP_RENDEZVOUS"))
         return _Place(int(rank), int(world), max(int(text) if text.isdecimal() else 0 for text in counts))
 

@@ -12,6 +12,7 @@ import sys
 
 from ddptop.training import start_report
 from ddptop.training.guard import guard
+from ddptop.training.launcher_variables import local_rank, restart_number
 
 
 def watch_exit() -> None:
@@ -82,8 +83,6 @@ def _leave_failure() -> None:
     if reason.reason == FINISHED or not directory or numbers is None:
         return
     rank, world_size, backend = numbers
-    local = os.environ.get("LOCAL_RANK", "")
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     now_ns = time.monotonic_ns()
     hello = Hello(
         version=VERSION,
@@ -91,8 +90,8 @@ def _leave_failure() -> None:
         session=secrets.randbits(62) + 1,
         rank=rank,
         world_size=world_size,
-        local_rank=int(local) if local.isdecimal() else rank,
-        incarnation=int(restarts) if restarts.isdecimal() else 0,
+        local_rank=local_rank(rank),
+        incarnation=restart_number(),
         host=socket.gethostname(),
         pid=os.getpid(),
         device="",

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ddptop.protocol.limits import MAX_ROWS, VERSION
 from ddptop.protocol.messages import AlikeRows, Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
+from ddptop.training.launcher_variables import environment_number, local_rank, restart_number
 from ddptop.training.step_record import IN_BUFFERS, BucketCall, LeftOutSteps, StepRecord, Wait
 from ddptop.training.torch_compat.process_groups import backend_of
 
@@ -228,17 +229,13 @@ class Identity:
         """Read rank and world size from the default process group, or, where there is none, from the
         launcher's variables; a process without them is one rank alone."""
         rank, world_size, backend = _place_in_group()
-        local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
         return cls(
             run_id=os.environ.get("DDPTOP_RUN_ID", ""),
             session=secrets.randbits(62) + 1,
             rank=rank,
             world_size=world_size,
-            # Without a launcher's variable (mp.spawn) the ranks of one machine are numbered like the world.
-            local_rank=int(local) if local and local.isdecimal() else rank,
-            incarnation=max(
-                _environment_number("TORCHELASTIC_RESTART_COUNT"), _environment_number("DDPTOP_RENDEZVOUS")
-            ),
+            local_rank=local_rank(rank),
+            incarnation=restart_number(),
             host=socket.gethostname(),
             device=str(device),
             backend=backend,
@@ -269,10 +266,5 @@ class Identity:
 def _place_in_group() -> tuple[int, int, str]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size(), backend_of(dist.group.WORLD)
-    rank, world_size = _environment_number("RANK"), _environment_number("WORLD_SIZE")
+    rank, world_size = environment_number("RANK"), environment_number("WORLD_SIZE")
     return (rank, world_size, "") if rank < world_size else (0, 1, "")
-
-
-def _environment_number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else 0

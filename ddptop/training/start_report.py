@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddptop.training import siblings
 from ddptop.training.guard import guard, run_after_fork
+from ddptop.training.launcher_variables import environment_number, local_rank, restart_number
 
 if TYPE_CHECKING:
     from ddptop.protocol.messages import Event, Hello, Scalar
@@ -231,15 +232,14 @@ class StartReport(threading.Thread):
         from ddptop.protocol.limits import VERSION
         from ddptop.protocol.messages import Hello
 
-        local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
         return Hello(
             version=VERSION,
             run_id=self._run_id,
             session=self.session,
             rank=self.rank,
             world_size=self.world_size,
-            local_rank=int(local) if local.isdecimal() else self.rank,
-            incarnation=max(_number("TORCHELASTIC_RESTART_COUNT"), _number("DDPTOP_RENDEZVOUS")),
+            local_rank=local_rank(self.rank),
+            incarnation=restart_number(),
             host=socket.gethostname(),
             pid=os.getpid(),
             device="",
@@ -249,11 +249,6 @@ class StartReport(threading.Thread):
             unix_ns=time.time_ns(),
             budget_pct=_budget_pct(),
         )
-
-
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _budget_pct() -> float:
@@ -413,8 +408,8 @@ def _is_worker() -> bool:
 
 def note_meeting(rank: int, world_size: int) -> None:
     """`init_process_group` looks for the other ranks; -1: as the environment says."""
-    rank = _number("RANK") if rank < 0 else rank
-    launched = _number("WORLD_SIZE")
+    rank = environment_number("RANK") if rank < 0 else rank
+    launched = environment_number("WORLD_SIZE")
     world_size = launched if world_size < 0 else world_size
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
@@ -435,7 +430,7 @@ def begin_report(rank: int, world_size: int, training_thread: int | None = None)
     A world that is larger than the launcher's never meets: the rank is one of the launcher's.
     """
     global _current, _watches_forks
-    launched = _number("WORLD_SIZE")
+    launched = environment_number("WORLD_SIZE")
     world_size = min(world_size, launched) if rank < launched else world_size
     if not os.environ.get("DDPTOP_RUN_DIR") or not 0 <= rank < world_size:
         return

@@ -14,6 +14,7 @@ from ddptop.training.ddp import checkpoint, collectives, logging, teardown
 from ddptop.training.ddp import loader as loaders
 from ddptop.training.ddp import wrap as wrapping
 from ddptop.training.ddp.group_info import GroupInfo
+from ddptop.training.launcher_variables import environment_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,6 @@ class Group(GroupInfo):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-
         # `sys.exit(0)` within the block is no failure.
         if error is None or teardown.exit_code(error) == 0:
             teardown.end_group(failed=False)
@@ -59,8 +59,7 @@ class Group(GroupInfo):
     @property
     def restarts(self) -> int:
         """How often torchrun has restarted the group; 0 without it."""
-        text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-        return int(text) if text.isdecimal() else 0
+        return environment_number("TORCHELASTIC_RESTART_COUNT")
 
     loader = loaders.loader
     wrap = wrapping.wrap_in_group

@@ -131,14 +131,14 @@ class PerfettoSink(Sink):
             self._write_event(TrackEvent.TYPE_INSTANT, track, at_ns, event.kind, arguments)
 
     def _write_step(
-        self, batch: Batch, at: int, rank: int, launches: list[Launches], times_ms: dict[str, float]
+        self, batch: Batch, step_index: int, rank: int, launches: list[Launches], times_ms: dict[str, float]
     ) -> None:
         """The slices of one rank's step."""
         evaluated, track = batch.evaluated, self._track_of(rank)
-        origin_ns = int(batch.begin_ns[at, rank])
+        origin_ns = int(batch.begin_ns[step_index, rank])
         # Slices of a track must not overlap, and times are rounded to microseconds.
         begin_ns = max(origin_ns, self._end_ns.get(track, 0))
-        head = dict(zip(HEAD, evaluated.block.integers[: len(HEAD), at, rank].tolist(), strict=True))
+        head = dict(zip(HEAD, evaluated.block.integers[: len(HEAD), step_index, rank].tolist(), strict=True))
         end_ns = self._end_ns[track] = max(begin_ns, origin_ns + 1000 * head["wall_us"])
         ranks_edges_ms = [
             np.stack([launch_ms[:, place, group.window.scope.ranks.index(rank)] for launch_ms in times[:4]])
@@ -148,15 +148,15 @@ class PerfettoSink(Sink):
         edges_ms = np.concatenate(ranks_edges_ms, axis=1) if ranks_edges_ms else NO_EDGES
         exposed = None
         if not ranks_edges_ms and evaluated.parts is not None:
-            whole, wait = evaluated.parts[EXPOSED, at, rank].tolist()
+            whole, wait = evaluated.parts[EXPOSED, step_index, rank].tolist()
             exposed = (wait, whole - wait) if math.isfinite(wait) else None
         known_edges_ms = edges_ms[:, ~np.isnan(edges_ms[0])]
         step_spans = spans(
             head, 0.0, known_edges_ms[0], known_edges_ms[1], known_edges_ms[2], known_edges_ms[3], exposed
         )
-        loss = float(evaluated.block.loss[at, rank])
+        loss = float(evaluated.block.loss[step_index, rank])
         self._write_event(
-            BEGIN, track, begin_ns, "step", {"step": int(batch.steps[at]), "loss": loss, **times_ms}
+            BEGIN, track, begin_ns, "step", {"step": int(batch.steps[step_index]), "loss": loss, **times_ms}
         )
         since_ns = begin_ns
         for span in step_spans:  # without gaps
@@ -167,7 +167,7 @@ class PerfettoSink(Sink):
         self._write_event(END, track, end_ns)
         self._write_counter(track + 1, begin_ns, times_ms["lateness_ms"])
 
-    def _all_reduces(self, batch: Batch, at: int, launches: Launches) -> None:
+    def _all_reduces(self, batch: Batch, step_index: int, launches: Launches) -> None:
         """The slices of all all-reduces of a process group in one step, those of the last arriver first."""
         group, times, place = launches
         ranks = group.window.scope.ranks
@@ -190,7 +190,7 @@ class PerfettoSink(Sink):
                 self._flows += len(flows)
             for i in shown:
                 start, arrival, end = in_step_ms[:, i].tolist()
-                begin_ns = int(batch.begin_ns[at, ranks[i]])
+                begin_ns = int(batch.begin_ns[step_index, ranks[i]])
                 lane = self._free_lane(ranks[i], begin_ns + round(1e6 * start))
                 end = max(start, end)
                 edges = [begin_ns + round(1e6 * ms) for ms in (start, min(max(start, arrival), end), end)]

@@ -35,10 +35,12 @@ def leave_failure(directory: Path, hello: Hello, evidence: Evidence) -> None:
     unfinished.rename(path)
 
 
-def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[tuple[Hello, Evidence]]:
+def take_failures(
+    directory: Path, run_id: str, reported_sessions: Container[int]
+) -> list[tuple[Hello, Evidence]]:
     """The failures that ranks of this run have left, the earliest first; their files are removed.
 
-    `known`: sessions that have reported.
+    Those of `reported_sessions` are left out.
     """
     failures = []
     with suppress(OSError):
@@ -49,7 +51,11 @@ def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[t
             # Removed whatever it holds: it would be read again in each second.
             with suppress(OSError):
                 (directory / name).unlink()
-            if failure is not None and failure[0].run_id == run_id and failure[0].session not in known:
+            if (
+                failure is not None
+                and failure[0].run_id == run_id
+                and failure[0].session not in reported_sessions
+            ):
                 failures.append(failure)
     return sorted(failures, key=lambda failure: failure[1].t_ns)
 

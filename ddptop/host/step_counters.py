@@ -150,19 +150,29 @@ def read_step_count(directory: Path, session: int) -> StepCount | None:
     return _read_file(directory / step_counter_name(session))
 
 
-def unread_counts(directory: Path, run_id: str, known: Container[int]) -> list[tuple[Hello, StepCount]]:
-    """Files of processes of this run, but those of `known` sessions; the oldest process first."""
-    counts = ((count.hello, count) for count in _read_unread(directory, known) if count.hello is not None)
+def unread_counts(
+    directory: Path, run_id: str, reported_sessions: Container[int]
+) -> list[tuple[Hello, StepCount]]:
+    """Files of processes of this run, but those of `reported_sessions`; the oldest process first."""
+    counts = (
+        (count.hello, count)
+        for count in _read_unread(directory, reported_sessions)
+        if count.hello is not None
+    )
     counts_of_run = [(hello, count) for hello, count in counts if hello.run_id == run_id]
     return sorted(counts_of_run, key=lambda pair: (pair[0].unix_ns, pair[0].rank))
 
 
-def _read_unread(directory: Path, known: Container[int]) -> Iterator[StepCount]:
+def _read_unread(directory: Path, reported_sessions: Container[int]) -> Iterator[StepCount]:
     with suppress(OSError):
         names = [name for name in os.listdir(directory) if name.startswith(_NAME)]  # noqa: PTH208 - once a second
         for name in names[:MAX_SHOWN_WORLD]:
             number = name.removeprefix(_NAME)
-            count = _read_file(directory / name) if number.isdecimal() and int(number) not in known else None
+            count = (
+                _read_file(directory / name)
+                if number.isdecimal() and int(number) not in reported_sessions
+                else None
+            )
             # The name must be the one that its HELLO says: anybody of this user may put files there.
             if count is not None and count.hello is not None and str(count.hello.session) == number:
                 yield count

@@ -89,15 +89,15 @@ class KeptRoom:
                 return
             self.bytes //= 2
 
-    def allocate_room(self, size: int, more: int) -> None:
-        """Allocate blocks for the `more` bytes behind the first `size` ones, and for the room behind those.
+    def allocate_room(self, size: int, n_added: int) -> None:
+        """Allocate blocks for `n_added` bytes behind the first `size` ones, and for the room behind those.
 
         Raises OSError where the disk has not so many.
         """
         if not self._can_allocate:
             self._fill_spare()
             return
-        needed = more + self.bytes
+        needed = n_added + self.bytes
         if size + needed <= self._allocated_to:
             return
         # First ahead; if the disk has not so much, at least what is needed now.
@@ -121,10 +121,10 @@ class KeptRoom:
         """The file was cut off at `size`: a file system may have given the blocks behind it back."""
         self._allocated_to = size
 
-    def release_bytes(self, more: int) -> None:
+    def release_bytes(self, n_bytes: int) -> None:
         """Let go of so many bytes of the room, into which the caller is about to write."""
         if self._spare >= 0:
-            self._spare_bytes = max(0, self._spare_bytes - more - SPARE_SLACK_BYTES)
+            self._spare_bytes = max(0, self._spare_bytes - n_bytes - SPARE_SLACK_BYTES)
             with suppress(OSError):
                 os.ftruncate(self._spare, self._spare_bytes)
 

@@ -44,6 +44,23 @@ def test_every_rank_has_a_cell(frame: Frame) -> None:
     assert sorted(cells_of(person)) == [*range(len(frame.ranks.state))]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "each", "is_named", "cell"),
+    [(64, 8, True, 5), (64, 2, True, 4), (128, 8, True, 2), (512, 8, False, 1)],
+)
+def test_the_cells_of_many_hosts_use_the_room(ranks: int, each: int, is_named: bool, cell: int) -> None:
+    """Names of hosts once had more room than their ranks."""
+    frame = straggler(ranks)
+    hosts = tuple(f"node{rank // each}" for rank in range(ranks))
+    frame = replace(frame, ranks=replace(frame.ranks, host=hosts))
+    person = Sketch(FakeSource(frame), WIDE)
+    cells = cells_of(person)
+    assert sorted(cells) == [*range(ranks)]
+    assert {len(text) for texts in cells.values() for text in texts} == {cell}
+    panel = "".join(str(line)[100:] for line in person.lines[4:22])
+    assert all(host in panel for host in hosts) is is_named
+
+
 def test_the_cell_of_the_slow_rank_stands_out_and_a_click_opens_its_page() -> None:
     person = Sketch(FakeSource(straggler(16)), WIDE)
     assert roles_at(person, 1) == {"warn"} and roles_at(person, 2) == {"heat0"}

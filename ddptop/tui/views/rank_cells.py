@@ -1,8 +1,9 @@
 """The panel beside the table of ranks on a wide screen: a cell for every rank, hosts by local ranks.
 
 Its cells have the shades of the heat map. The cell of the rank under the cursor stands in brackets, and a
-click on a cell opens the page of the rank. Where the cells do not fit, one stands for several hosts and shows
-the worst of their ranks.
+click on a cell opens the page of the rank. Each host has a row behind its name; many hosts stand beside each
+other, with their names above them or, where these do not fit, without. Where the cells do not fit either, one
+stands for several hosts and shows the worst of their ranks.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ A_ROW = 4
 
 
 class CellPlan(NamedTuple):
-    """How the cells are laid out."""
+    """How the cells are laid out, and which names the hosts have."""
 
     cell: int
     tall: int
@@ -71,11 +72,29 @@ class CellPlan(NamedTuple):
     down: int
     """Rows below each other; those that are left go on in a block to the right."""
     label: int
+    """Cells of a name before its row, or above it; 0: there is none."""
+    above: bool = False
+
+    def block_width(self, n_columns: int) -> int:
+        """Terminal cells of a row with its name, and its sign before that."""
+        name = self.label + 1 if self.label else 0
+        return max(name, n_columns * self.cell) if self.above else name + n_columns * self.cell
+
+    @property
+    def gap(self) -> int:
+        """Terminal cells between two blocks: a name that stands before its row is set apart from the row
+        before."""
+        return GAP if self.label and not self.above else 1
+
+    @property
+    def height(self) -> int:
+        """Lines of a row with its name."""
+        return self.tall + (self.above and self.label > 0)
 
     def width(self, n_columns: int) -> int:
         """Terminal cells that all blocks take."""
         n_blocks = -(-self.rows // self.down)
-        return n_blocks * (self.label + 1 + n_columns * self.cell + GAP) - GAP
+        return n_blocks * (self.block_width(n_columns) + self.gap) - self.gap
 
 
 def panel_width(scene: Scene, width: int, height: int) -> int:
@@ -105,14 +124,17 @@ def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
     for row in range(plan.rows):
         first, n_folded = int(edges[row]), int(edges[row + 1] - edges[row])
         name = hosts.names[first] + (f"+{n_folded - 1}" if n_folded > 1 else "")
-        top = row % plan.down * plan.tall
+        begin = row // plan.down * (plan.block_width(hosts.ranks.shape[1]) + plan.gap)
+        top = row % plan.down * plan.height
+        label = Line(*signs[row]).add(fit_tail(name, plan.label), "dim") if plan.label else Line()
+        if plan.above and plan.label:
+            lines[top].pad(begin).extend(label)
+            top += 1
         for line_of_row in range(plan.tall):
-            line = lines[top + line_of_row]
-            line.add(" " * GAP if row >= plan.down else "")
+            line = lines[top + line_of_row].pad(begin)
             numbered = line_of_row == (plan.tall - 1) // 2
-            sign, role = signs[row] if numbered else (" ", "text")
-            label = fit_tail(name, plan.label) if numbered else " " * plan.label
-            line.add(sign, role).add(label, "dim")
+            if not plan.above:
+                line.extend(label) if numbered else line.pad(begin + label.width)
             for level, of_cell in zip(levels[row].tolist(), who[row].tolist(), strict=True):
                 _add_cell(scene, line, shades, (level, of_cell), plan.cell, (numbered, of_cell == rank))
     lines[-2] = _draw_cursor(scene, figure, values, rank) if rank < world else Line()
@@ -141,23 +163,39 @@ def _table_of_hosts(scene: Scene) -> HostTable:
 
 
 def _plan_cells(hosts: HostTable, width: int, room: int) -> CellPlan:
-    """The widest cells with which every host has a row of its own; else the narrowest."""
+    """The widest cells with which all hosts are seen, with their names where these fit; else hosts that are
+    folded, in the narrowest cells."""
     n_hosts, n_columns = hosts.ranks.shape
     label = min(LONGEST_NAME, hosts.longest) + 1
     digits_of_rank = len(str(int(hosts.ranks.max(initial=0))))
-    plan = CellPlan(1, 1, 1, 1, label)
-    for cell in CELLS:
-        if cell > 2 and cell < digits_of_rank + 2:
-            continue
-        n_blocks = max(1, (width + GAP) // (label + 1 + n_columns * cell + GAP))
-        down = min(n_hosts, room)
-        rows = min(n_hosts, room * n_blocks)
-        tall = max(1, min(TALLEST, room // down)) if cell > 2 else 1
-        plan = CellPlan(cell, tall, rows, down, label)
-        if rows == n_hosts and plan.width(n_columns) <= width:
+    numbered = [cell for cell in CELLS if cell > 2 and cell >= digits_of_rank + 2]
+    for cell, name, above in (
+        *((cell, label, False) for cell in numbered),
+        *((cell, label - 1, True) for cell in numbered),
+        *((cell, *place) for cell in CELLS if cell <= 2 for place in ((label, False), (label - 1, True))),
+        (1, 0, True),
+    ):
+        plan = _fit_hosts(CellPlan(cell, 1, n_hosts, 1, name, above), n_columns, (width, room))
+        if plan is not None:
             return plan
-    folded = label + len(f"+{n_hosts // max(1, plan.rows)}")
-    return plan._replace(label=min(folded, LONGEST_NAME + 1))
+    n_blocks = max(1, (width + GAP) // (label + 1 + n_columns + GAP))
+    rows = min(n_hosts, room * n_blocks)
+    folded = label + len(f"+{n_hosts // max(1, rows)}")
+    return CellPlan(1, 1, rows, min(n_hosts, room), min(folded, LONGEST_NAME + 1))
+
+
+def _fit_hosts(plan: CellPlan, n_columns: int, room: tuple[int, int]) -> CellPlan | None:
+    """The plan with as many blocks as all hosts take, and rows as tall as there is room for; None: they do
+    not fit into `room`, cells and lines."""
+    width, height = room
+    n_blocks = (width + plan.gap) // (plan.block_width(n_columns) + plan.gap)
+    down = -(-plan.rows // max(1, n_blocks))
+    if not n_blocks or down * plan.height > height:
+        return None
+    if not plan.above:  # one block of rows behind their names reads best
+        down = min(plan.rows, height)
+    spare = height // down - (plan.height - plan.tall)
+    return plan._replace(down=down, tall=max(1, min(TALLEST, spare)) if plan.cell > 2 or plan.above else 1)
 
 
 def _add_cell(

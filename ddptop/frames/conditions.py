@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ddptop.protocol.messages import LAUNCHER_SIGNAL
-from ddptop.protocol.vocabulary import HostState, RankStatus, Severity, Sign
+from ddptop.protocol.vocabulary import FrameSource, HostState, RankStatus, Severity, Sign
 
 AlertKind: TypeAlias = Literal[
     "ended_from_outside",
@@ -742,6 +742,12 @@ STATES: Mapping[str, StateWords] = MappingProxyType(
     }
 )
 """By state, the worst first."""
+
+
+def word_of_state(state: str, source: FrameSource) -> str:
+    """The word for a state: what was live at the moment that a recording shows was running then."""
+    return "running" if state == "live" and source == "replay" else state
+
 
 RED_STATES = tuple(state for state, words in STATES.items() if words.tone == "bad")
 """States of a rank that are red."""

@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.frames.activity_words import activities_phrase
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
-from ddptop.frames.numbers import duration, fixed, percent, signed
+from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     IF_HIDDEN,
     UNEVEN_PCT,
@@ -33,6 +33,7 @@ from ddptop.frames.phrases import (
 )
 from ddptop.frames.sampled_stack import samples_phrase, stack_of_straggler
 from ddptop.frames.start_words import start_phrase
+from ddptop.frames.statistics import median
 from ddptop.frames.training_kind import hides_waiting, limits_phrase
 from ddptop.protocol.vocabulary import SHARDED
 
@@ -230,9 +231,21 @@ def _in_long_step(frame: Frame) -> Verdict:
         stack for stack in frame.sampled if stack.is_long_step and stack.step > (frame.group.step or 0)
     ]
     line = samples_phrase(running[0]) if running else ""
-    detail = " · ".join(part for part in (line, _last_step(frame), usual) if part)
+    detail = " · ".join(part for part in (line, _usual_length(frame), _last_step(frame), usual) if part)
     kind: VerdictKind = _ACTIVITY_KINDS.get(frame.activities[0].kind, "long_step")
     return Verdict(kind, "busy", sentence, detail)
+
+
+def _usual_length(frame: Frame) -> str:
+    """`evaluating usually takes 18 s`: the median of those before in this run; empty: there were none."""
+    now = frame.activities[0]
+    lasted_s = [
+        span.until_s - span.since_s
+        for span in frame.past_activities
+        if span.kind == now.kind and span.until_s < now.since_s
+    ]
+    what = _ACTIVITY_KINDS.get(now.kind)
+    return f"{what} usually takes {duration(float(median(np.array(lasted_s))))}" if lasted_s and what else ""
 
 
 def step_line(frame: Frame) -> str:
@@ -452,10 +465,20 @@ def _judge_failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = _find_end(frame)
     who = alert.message if alert is not None else "the launcher reports a failure"
     code = frame.run.exit_code
-    at_end = "" if code is None else f"exit code {code} · "
+    parts = (
+        "" if alert is None else moment_phrase(frame, alert.since_s),
+        _last_step(frame),
+        "" if code is None else f"exit code {code}",
+    )
     differing = _find_mismatch(alerts)
-    detail = at_end + _last_step(frame) if differing is None else differing.message
+    detail = " · ".join(filter(None, parts)) if differing is None else differing.message
     return Verdict("failed", "critical", f"FAILED · {who}", detail)
+
+
+def moment_phrase(frame: Frame, unix_s: float) -> str:
+    """`at 12:30:50, 12 s ago`; of a recording, which was then, the moment alone."""
+    ago = "" if frame.source == "replay" else f", {age(max(0.0, frame.unix_s - unix_s))} ago"
+    return f"at {clock(unix_s)}{ago}"
 
 
 def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Verdict:
@@ -483,7 +506,8 @@ def _ended_from_outside(frame: Frame, alert: Alert) -> Verdict:
     at_end = "" if code is None else f"exit code {code} · "
     if code is None and frame.run.state != "failed":
         at_end = "the launcher ends its ranks · "
-    return Verdict("ended_from_outside", "critical", sentence, by + at_end + _last_step(frame))
+    ended = moment_phrase(frame, alert.since_s)
+    return Verdict("ended_from_outside", "critical", sentence, f"{by}{at_end}{ended} · {_last_step(frame)}")
 
 
 def _judge_lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
@@ -498,7 +522,8 @@ def _judge_lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
     runs = "the run has not ended · " if alert.kind == "failed_rank" else ""
     differing = _find_mismatch(alerts)
-    detail = runs + _last_step(frame) if differing is None else differing.message
+    ended = moment_phrase(frame, alert.since_s)
+    detail = f"{runs}{ended} · {_last_step(frame)}" if differing is None else differing.message
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
 

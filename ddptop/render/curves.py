@@ -97,25 +97,20 @@ def draw_areas(
     height: int,
     looks: Sequence[Piece],
     curves: Sequence[tuple[Canvas, Role]] = (),
-    contour: Role | None = None,
 ) -> list[Line]:
     """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role; over
     them curves, the first of them on top.
 
     The upper edge of the whole is exact to an eighth of a cell, and so is every edge between two parts where
     no third one lies in the same cell: a cell has two colours, so the smallest of three gives way. A column
-    in which a part is not known is a gap. A sign that is ASCII draws whole rows. `contour`: the role of the
-    first part along its upper edge. `height` lines, the topmost first.
+    in which a part is not known is a gap. A sign that is ASCII draws whole rows. `height` lines, the topmost
+    first.
     """
     ascii_only = all(sign.isascii() for sign, _ in looks)
     edges = _area_edges(parts, scale, height, whole_rows=ascii_only and len(looks) > 1)
-    begins = edges[0] if contour is None else _contour_begins(edges[0])
-    of_contour = [*looks] if contour is None else [(looks[0][0], contour), *looks[1:]]
     lines = []
     for row in range(height):
-        from_bottom = height - 1 - row
-        is_contour = EIGHTHS * (from_bottom + 1) > begins
-        cells = _area_row(edges, from_bottom, (looks, of_contour), is_contour, ascii_only)
+        cells = _area_row(edges, height - 1 - row, looks, ascii_only)
         for canvas, role in reversed(curves):
             _put_curve(cells, canvas.row(row), role, ascii_only)
         runs = itertools.groupby(cells, key=lambda cell: cell.role)
@@ -154,18 +149,6 @@ def _row_edges(parts: Column, scale: Scale, height: int) -> Indices:
     return np.asarray(np.minimum(np.cumsum(n_rows + (place < left_over), axis=0), height), np.int64)
 
 
-LEAST_CONTOUR = 2
-"""Eighths of a cell that a contour has at least."""
-
-
-def _contour_begins(tops: Indices) -> Indices:
-    """Above which eighth each column of an area belongs to its contour: it reaches down to the top of a lower
-    neighbour, and not to the foot of a gap."""
-    known = np.where(tops > 0, tops, np.iinfo(np.int64).max)
-    left, right = np.concatenate([known[:1], known[:-1]]), np.concatenate([known[1:], known[-1:]])
-    return np.asarray(np.minimum(np.minimum(left, right), tops - LEAST_CONTOUR), np.int64)
-
-
 class _Cell(NamedTuple):
     sign: str
     role: Role
@@ -173,12 +156,9 @@ class _Cell(NamedTuple):
     """The colour behind the dots of a curve in this cell; None: that of the screen."""
 
 
-def _area_row(
-    edges: Indices, row: int, looks: Sequence[Sequence[Piece]], is_contour: Mask, ascii_only: bool
-) -> list[_Cell]:
-    """The cells of one row of areas, `row` counted from the bottom. `looks`: of the areas, and on a contour,
-    which (columns,) `is_contour` says."""
-    ground = len(looks[0])
+def _area_row(edges: Indices, row: int, looks: Sequence[Piece], ascii_only: bool) -> list[_Cell]:
+    """The cells of one row of areas, `row` counted from the bottom."""
+    ground = len(looks)
     inside = np.diff(np.clip(edges - row * EIGHTHS, 0, EIGHTHS), axis=0, prepend=0)
     # The upper edge of the whole is kept: beside the parts, the ground counts as the largest.
     weight = inside.copy()
@@ -188,9 +168,9 @@ def _area_row(
     lower = np.where(alone, two[0], two.min(axis=0))
     upper = np.where(alone, two[0], two.max(axis=0))
     share = np.take_along_axis(np.cumsum(inside, axis=0), np.maximum(upper - 1, 0)[None], axis=0)[0]
-    kinds = list(zip(lower.tolist(), upper.tolist(), share.tolist(), is_contour.tolist(), strict=True))
-    drawn = {kind: _area_cell(*kind[:3], looks[kind[3]], ascii_only) for kind in set(kinds)}
-    return [drawn[kind] for kind in kinds]
+    triples = list(zip(lower.tolist(), upper.tolist(), share.tolist(), strict=True))
+    drawn = {triple: _area_cell(*triple, looks, ascii_only) for triple in set(triples)}
+    return [drawn[triple] for triple in triples]
 
 
 def _area_cell(lower: int, upper: int, share: int, looks: Sequence[Piece], ascii_only: bool) -> _Cell:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptop.frames.conditions import STALLS
-from ddptop.frames.numbers import UNKNOWN, clock, count, counted
+from ddptop.frames.numbers import UNKNOWN, count, counted
 from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
+from ddptop.frames.verdict import moment_phrase
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, side_by_side
@@ -239,7 +240,7 @@ class _Evidence:
         sentence = self.context.clean(death_phrase(death))
         title = ("✗", "DIED") if death.rank in self.context.responsible else ("○", "ended")
         lines = draw_headline(*title, sentence, self.width)
-        where = f"at {clock(death.since_s)}"
+        where = moment_phrase(self.context.frame, death.since_s)
         where += f", in step {count(death.step)}" if death.step is not None else ""
         n_followers = sum(dead.follows for dead in self.context.frame.deaths)
         if first and n_followers and not death.follows:

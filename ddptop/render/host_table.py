@@ -108,7 +108,7 @@ def _state_cell(context: RenderContext, host: HostFigures, leads: dict[str, int]
     unwell = lead is not None and context.frame.ranks.state[lead] in PROBLEM_STATES
     if lead is not None and unwell and host.state in ("live", "finished"):
         return state_piece(context, lead, width)
-    return host_state_piece(host, width)
+    return host_state_piece(host, width, context.frame.source)
 
 
 def _number_column(

@@ -41,6 +41,14 @@ def combine_roles(front: Role, ground: Role) -> Role:
     return cast("Role", f"{front}/{ground}")
 
 
+_AREA_AND_EDGE = combine_roles("area", "edge")
+
+
+def without_colours(text: str, role: Role) -> str:
+    """What a piece is in text: a cell in two shades of one area is solid, for there is no gap in it."""
+    return "█" * len(text) if role == _AREA_AND_EDGE else text
+
+
 def is_seen_when_blank(role: Role) -> bool:
     """Whether a role has a ground or a line of its own; a blank of any other has no colour."""
     return role in _SEEN_WHEN_BLANK or "/" in role
@@ -179,7 +187,7 @@ class Line:
     __hash__ = None  # type: ignore[assignment]  # a line is written piece by piece
 
     def __str__(self) -> str:
-        return "".join(text for text, _ in self.pieces)
+        return "".join(without_colours(text, role) for text, role in self.pieces)
 
 
 def draw_rule(width: int, left_text: str = "", right_text: str = "") -> Line:

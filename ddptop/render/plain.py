@@ -9,7 +9,15 @@ import numpy as np
 
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.buckets import a_step_phrase
-from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, SILENT_STATES, condition_of, kinds_of, tone_of
+from ddptop.frames.conditions import (
+    GRAVE_STATES,
+    RED_STATES,
+    SILENT_STATES,
+    condition_of,
+    kinds_of,
+    tone_of,
+    word_of_state,
+)
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -121,13 +129,13 @@ def watch_line(frame: Frame) -> str:
     return "  ".join(
         [
             clock(frame.unix_s),
-            f"{state:<8}",
+            f"{word_of_state(state, frame.source):<8}",
             f"step {count(step_now(frame)):>9}{restart_phrase(group.incarnation)}",
             f"{UNKNOWN if state in RED_STATES or frame.activities else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
-            f"lost {count(frame.lost_records)}",
+            f"records lost {count(frame.lost_records)}",
             f"cost {percent(frame.overhead.measured_pct):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
             *_silent_hosts(frame),
@@ -161,7 +169,7 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
 
     group, state = frame.group, run_state(frame)
     sign, role = of_state(state)
-    word = state.upper()
+    word = word_of_state(state, frame.source).upper()
     goes_on = state not in RED_STATES
     if state == "live" and frame.activities:
         sign, role, goes_on = "○", "accent", False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.conditions import STATES
+from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ddptop.frames.figures import Figure, FigureColumn
     from ddptop.frames.frame import Frame
     from ddptop.frames.hosts import HostFigures
+    from ddptop.protocol.vocabulary import FrameSource
 
 STATE_WIDTH, UNREACHABLE_WIDTH = 10, 16
 """`◌ stale 9s`, `✓ finished`; wider while a host is silent, whose state is a long word."""
@@ -120,6 +121,7 @@ def _plain_state(context: RenderContext, rank: int) -> str:
     state = context.state_word(rank)
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
     word = context.activity_words.get(rank, word) if word == "live" else word
+    word = word_of_state(word, context.frame.source)
     return f"{word} {fixed(age_ms / 1e3, 0)}s" if _is_aged(word) and known(age_ms) else word
 
 
@@ -138,10 +140,10 @@ def state_width(frame: Frame) -> int:
     return UNREACHABLE_WIDTH if max(map(len, states), default=0) > LONGEST_WORD else STATE_WIDTH
 
 
-def host_state_piece(host: HostFigures, width: int) -> Piece:
+def host_state_piece(host: HostFigures, width: int, source: FrameSource) -> Piece:
     """Sign and word of a host's state; of a silent one also for how long."""
     sign, role = of_state(host.state)
-    text = f"{sign} {host.state}"
+    text = f"{sign} {word_of_state(host.state, source)}"
     if STATES[host.state].is_silent and known(host.age_ms):
         aged = f"{text} {fixed(host.age_ms / 1e3, 0)}s"
         text = aged if text_width(aged) <= width else text
@@ -158,7 +160,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     if word == "live" and rank in context.activity_words:
         does = context.activity_words[rank]
         return f"○ {does}", "dim" if does == "waits" else "accent"
-    text = f"{sign} {word}"
+    text = f"{sign} {word_of_state(word, context.frame.source)}"
     is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
         aged = f"{text} {fixed(age / 1e3, 0)}s"

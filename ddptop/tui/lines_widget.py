@@ -229,7 +229,8 @@ class LinesWidget(Widget):
             return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter needs a style
         line, palette = self._lines[y], self._palette
         segments = [
-            Segment(self._to_ascii(text), palette.style(role, line.ground)) for text, role in line.runs()
+            Segment(self._to_ascii(palette.letters(text, role)), palette.style(role, line.ground))
+            for text, role in line.runs()
         ]
         segments.append(Segment(" " * max(0, self.size.width - line.width), palette.fill(line.ground)))
         return Strip(segments, max(self.size.width, line.width))

@@ -146,7 +146,7 @@ def _draw_text(drawing: _Drawing, line: Line, top: int, columns: int, palette: P
             size = f'width="{text_width(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
             drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_draw_ground(style)}"/>')
         letters = drawing.texts[_find_colour(style), bool(style.bold), bool(style.underline)]
-        for begin, run in _split_runs(text):
+        for begin, run in _split_runs(palette.letters(text, role)):
             x = x_left + begin * CELL_WIDTH
             if style.bgcolor is not None and style.color == style.bgcolor:
                 continue  # a sign in the colour of its ground: it tells what the ground is, in text

@@ -12,7 +12,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from ddptop.render.colours import LIGHT, THEMES_OF_ROLES
-from ddptop.render.line import Ground, Role
+from ddptop.render.line import Ground, Role, without_colours
 
 DEFAULT_THEME = "ddptop-dark"
 
@@ -90,7 +90,9 @@ class Palette:
                 (role, ground): style(role, ground) for role in get_args(Role) for ground in get_args(Ground)
             }
             self._pair_style = _plain_pair if plain else _basic_pair
+            self._plain = plain
             return
+        self._plain = False
         self._theme = theme
         system = theme.to_color_system().generate()
         self._background = Color.parse(system["background"])
@@ -112,6 +114,10 @@ class Palette:
             style = on_ground or self._pair_style(cast("Role", front), cast("Role", behind))
             self._styles[role, ground] = style
         return style
+
+    def letters(self, text: str, role: Role) -> str:
+        """The text of a piece, as it is shown in these colours."""
+        return without_colours(text, role) if self._plain else text
 
     def fill(self, ground: Ground) -> Style:
         """For the rest of a line."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.activity import ActivitySpan
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
@@ -63,6 +64,18 @@ def test_past_evaluations_and_saves_are_kept_for_the_charts(standing: Standing) 
         for span in frame.past_activities
     ]
     assert spans == [("evaluate", 0.1, 9.0), ("save", 6.0, 8.0)]
+
+
+def test_how_long_an_evaluation_usually_takes(standing: Standing) -> None:
+    frame = standing.beat(18.0, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    assert "usually" not in verdict(frame).detail, "there was none before"
+    since_s = frame.activities[0].since_s
+    before = [
+        ActivitySpan(kind, since_s - ago_s, since_s - ago_s + lasts_s)
+        for kind, ago_s, lasts_s in (("evaluate", 300, 14), ("save", 200, 60), ("evaluate", 100, 18))
+    ]
+    again = replace(frame, past_activities=(*before, *frame.past_activities))
+    assert verdict(again).detail.startswith("evaluating usually takes 16 s · last complete step 99")
 
 
 @pytest.fixture

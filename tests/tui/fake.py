@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddptop.frames.activity import EpochProgress
+from ddptop.frames.activity import ActivitySpan, EpochProgress, LongActivity
 from ddptop.frames.figures import Ranks
 from ddptop.frames.frame import (
     Alert,
@@ -204,6 +204,38 @@ def clock_free() -> Frame:
     figures = replace(frame.group, clock_free=True, bound_ms=4.0, no_straggler_ms=None, both_ms=None)
     ranks = replace(frame.ranks, bound_ms=np.full(4, 4.0))
     return replace(frame, group=figures, ranks=ranks, run=replace(frame.run, nodes=2))
+
+
+def evaluating() -> Frame:
+    """Rank 0 evaluates, as it did twice before, and the others wait for it."""
+    frame = live()
+    return replace(
+        frame,
+        activities=(
+            LongActivity("evaluate", "", (0,), NOW - 14),
+            LongActivity("wait", "barrier", (1, 2, 3), NOW - 14),
+        ),
+        past_activities=tuple(
+            ActivitySpan("evaluate", NOW - ago_s, NOW - ago_s + 17.6) for ago_s in (390, 210)
+        ),
+        progress=epoch(4, None),
+    )
+
+
+def finished() -> Frame:
+    """All ranks have come to the end of the script."""
+    frame = live()
+    ended = replace(frame.ranks, state=("finished",) * 4)
+    return replace(
+        frame,
+        run=replace(frame.run, state="finished", exit_code=0),
+        ranks=ended,
+        progress=epoch(4, None),
+        events=(
+            *frame.events,
+            LoggedEvent(NOW - 3, "finished", "info", None, None, "run finished, exit code 0"),
+        ),
+    )
 
 
 def lost() -> Frame:

@@ -20,7 +20,7 @@ from ddptop.render.text import ASCII
 from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
 from tests.tui.drive import Sketch
-from tests.tui.fake import CASES, live, replay, straggler
+from tests.tui.fake import CASES, evaluating, finished, live, replay, straggler
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_start import held_up, on_their_way
 from tests.tui.fake_views import WantedSource
@@ -39,7 +39,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 
 WORLDS: Mapping[str, Callable[[], Frame]] = {
     "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
-    "dead": died, "waiting": CASES["waiting"], "replay": replay, "2 ranks": lambda: straggler(2),
+    "dead": died, "evaluating": evaluating, "finished": finished, "waiting": CASES["waiting"],
+    "replay": replay, "2 ranks": lambda: straggler(2),
     "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
     "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
     "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4),

@@ -6,7 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.render.line import combine_roles
+
 if TYPE_CHECKING:
+    from rich.segment import Segment
+
     from ddptop.tui.app import DdptopApp
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -16,7 +20,15 @@ def text_of(app: DdptopApp) -> str:
     """What the compositor would put on the terminal, without colours and blanks at line ends."""
     # Private, but the one place that holds the picture as text (textual 1.0 to 8.2).
     strips = app.screen._compositor.render_strips()
-    return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
+    # A cell in two shades of one area is solid: in text its sign alone would be a gap.
+    shades = app._palette.style(combine_roles("area", "edge"))
+
+    def letters(segment: Segment) -> str:
+        style = segment.style
+        two_shades = style is not None and (style.color, style.bgcolor) == (shades.color, shades.bgcolor)
+        return "█" * len(segment.text) if two_shades and shades.color != shades.bgcolor else segment.text
+
+    return "\n".join("".join(map(letters, strip)).rstrip() for strip in strips) + "\n"
 
 
 def check(name: str, text: str) -> None:

@@ -191,32 +191,6 @@ def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
 COLUMNS_OF_PARTS = arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0))
 
 
-def test_the_upper_edge_of_an_area_has_its_own_colour_down_to_a_lower_neighbour() -> None:
-    values = np.array([[4.0, 4.0, 1.5, 1.5, np.nan, 3.0]])
-    lines = draw_areas(values, Scale(0.0, 4.0), 4, [("█", "area")], (), "edge")
-    roles = [
-        ["." if not text.strip() else role[0] for text, role in line.pieces for _ in text] for line in lines
-    ]
-    assert ["".join(row).ljust(6, ".") for row in roles] == ["ee....", "ae...e", "aeee.a", "aaaa.a"]
-    plain = draw_areas(values, Scale(0.0, 4.0), 4, [("█", "area")])
-    assert [str(line) for line in plain] == [str(line) for line in lines], "the same signs"
-
-
-@given(COLUMNS_OF_PARTS, st.integers(3, 30))
-def test_in_ascii_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, height: int) -> None:
-    """A row of *other* once stood where optimizer and data are: edges were rounded."""
-    signs = "abcdefg"
-    scale = Scale(0.0, float(parts.sum(axis=0).max()) + 1.0)
-    lines = [
-        str(line).ljust(5) for line in draw_areas(parts, scale, height, [(sign, "data") for sign in signs])
-    ]
-    for at in range(5):
-        drawn = np.array([sum(line[at] == sign for line in lines) for sign in signs])
-        exact = parts[:, at] * height / scale.high
-        assert (np.abs(drawn - exact) < 1.0).all()
-        assert (np.diff(drawn[np.argsort(exact, kind="stable")]) >= 0).all() or len({*exact}) < 7
-
-
 PHASE_ROLES: tuple[Role, ...] = ("data", "forward", "backward", "wait", "transfer", "optimizer", "other")
 
 
@@ -233,6 +207,17 @@ def eighths_drawn(lines: list[Line], column: int) -> dict[str, int]:
         if behind:
             drawn[behind] += EIGHTHS - share
     return drawn
+
+
+def test_the_upper_edge_of_a_curve_has_its_own_colour_down_to_a_lower_neighbour() -> None:
+    values = np.repeat([4.0, 2.0, 2.0, 1.0, 3.0], 10)
+    curve = Curve([Line("busbw")], np.arange(50.0), values, "area", zero=True, reach=4.0)
+    lines = draw_chart(curve, 54, 6, False).lines[1:-1]
+    cells = [[role.partition("/")[0] for text, role in line.pieces for _ in text][4:] for line in lines]
+    uppermost = [row[2] for row in cells]
+    assert uppermost == ["edge", "area", "area", "area"], "the first in two colours, and then its ground"
+    assert [row[9] for row in cells[:2]] == ["edge", "edge"], "down to the lower neighbour"
+    assert [str(line)[6] for line in lines[1:]] == ["█"] * 3, "in text it is solid"
 
 
 @given(COLUMNS_OF_PARTS, st.integers(3, 30))
@@ -285,8 +270,8 @@ def test_a_chart_never_overflows_and_where_the_data_stay_nothing_moves(
             for column, (old, new) in enumerate(zip(str(one), str(other), strict=True))
             if old != new
         }
-        # A stroke of a curve to a changed point begins at its neighbour.
-        assert moved <= cells | {cell + 1 for cell in cells}, (moved, cells)
+        # A stroke of a curve, and the edge of an area, reach to the neighbour.
+        assert moved <= {cell + beside for cell in cells for beside in (-1, 0, 1)}, (moved, cells)
 
 
 def losses(seed: int) -> Column:

@@ -49,6 +49,10 @@ BEYOND = "↑"
 CONTOURS: Mapping[Role, Role] = {"area": "edge"}
 """By the role of an area, that of its upper edge: a line over a quiet ground, also where nothing happens."""
 
+LEAST_CONTOUR = 0.75
+"""Cells that such an edge is high at least. As a cell has two colours only, one much lower than a whole cell
+would change with where in its cell it lies."""
+
 AXIS_FROM = 5
 """Lines of a chart, with its title, from which one of them is worth an axis."""
 
@@ -326,15 +330,33 @@ class _Drawn:
             canvas.draw_points(np.where(np.abs(dots - main) > cell, dots, np.nan), self.scale)
             canvases.append((canvas, "dim"))
         cells = _mean_of_pairs(main)
-        full, wait = choose_area(curve.role, ascii_only), choose_area("wait", ascii_only)
-        contour: Role = CONTOURS.get(curve.role, curve.role)
+        looks = [choose_area(curve.role, ascii_only)]
         if curve.behind_x is not None:
             cells = np.full(width, np.nan)
-        if self.waste is None:
-            return draw_areas(cells[None], self.scale, height, (full,), canvases, contour)
-        waits = np.clip(np.nan_to_num(_mean_of_pairs(_bin_dots(self.waste, across))), 0.0, cells)
-        parts = np.stack([cells - waits, waits])
-        return draw_areas(parts, self.scale, height, (full, wait), canvases, contour)
+        waits = None
+        if self.waste is not None:
+            waits = np.clip(np.nan_to_num(_mean_of_pairs(_bin_dots(self.waste, across))), 0.0, cells)
+        # An area begins at the foot of the scale.
+        scale, above = (
+            replace(self.scale, low=0.0, high=self.scale.high - self.scale.low),
+            cells - self.scale.low,
+        )
+        parts = [above if waits is None else above - waits]
+        if curve.role in CONTOURS and not ascii_only:
+            contour = self._contour(parts[0], height)
+            parts = [parts[0] - contour, contour]
+            looks.append((looks[0][0], CONTOURS[curve.role]))
+        if waits is not None:
+            parts.append(waits)
+            looks.append(choose_area("wait", ascii_only))
+        return draw_areas(np.stack(parts), scale, height, looks, canvases)
+
+    def _contour(self, tops: Column, height: int) -> Column:
+        """How much of each column of an area is its upper edge: to the top of a lower neighbour, and at least
+        LEAST_CONTOUR, where it is as high."""
+        left, right = np.concatenate([tops[:1], tops[:-1]]), np.concatenate([tops[1:], tops[-1:]])
+        edge = np.maximum(tops - np.fmin(left, right), LEAST_CONTOUR * self.cell(height))
+        return np.asarray(np.clip(edge, 0.0, tops))
 
     def labels(self, height: int) -> dict[int, str]:
         """By row, from the top, what the scale has there: both ends, and the middle where a row lies on it

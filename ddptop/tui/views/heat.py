@@ -143,7 +143,7 @@ MIN_FOR_LEGEND, MIN_FOR_AXIS = 7, 5
 MISSING = "!"
 """Above the first step after some that were lost or thinned out."""
 
-TALLEST = 6
+TALLEST = 10
 """Lines that a row takes at most, where there are few ranks."""
 
 

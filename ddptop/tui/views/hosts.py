@@ -93,7 +93,7 @@ def _searched_words(host: HostFigures) -> list[str]:
 def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
     """The host under the cursor in words; `state`: as in the list."""
     first = Line(scene.clean(host.name) or UNKNOWN, "strong")
-    text, role = state or host_state_piece(host, UNREACHABLE_WIDTH)
+    text, role = state or host_state_piece(host, UNREACHABLE_WIDTH, scene.frame.source)
     index = host_index(scene.frame.ranks.host)
     ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
     who = join_parts(

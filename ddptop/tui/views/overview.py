@@ -474,7 +474,7 @@ def find_next_rank(scene: Scene, by: int) -> int | None:
 
     Ranks that the filter hides do not count.
     """
-    hits = set(filter_ranks(scene.frame.ranks, scene.place.searched))
+    hits = set(filter_ranks(scene.frame.ranks, scene.place.searched, scene.frame.source))
     order = [
         rank
         for rank in order_ranks(scene, scene.place.scroll.page)

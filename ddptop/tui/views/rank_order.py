@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.conditions import PROBLEM_STATES, RED_STATES
+from ddptop.frames.conditions import PROBLEM_STATES, RED_STATES, word_of_state
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.hosts import host_index
 from ddptop.render.context import CALM
@@ -18,6 +18,7 @@ from ddptop.tui.scene import TableRows, host_row
 
 if TYPE_CHECKING:
     from ddptop.frames.figures import Ranks
+    from ddptop.protocol.vocabulary import FrameSource
     from ddptop.tui.scene import Place, Scene
 
 SORTS = {
@@ -123,7 +124,7 @@ def order_ranks(scene: Scene, room: int) -> list[int]:
 def _filter_shown(scene: Scene) -> list[int]:
     """Ranks that pass the filter, and the one that is followed."""
     frame, place = scene.frame, scene.place
-    chosen = filter_ranks(frame.ranks, place.filter)
+    chosen = filter_ranks(frame.ranks, place.filter, frame.source)
     if place.follow and place.rank not in chosen and place.rank < len(frame.ranks.state):
         chosen = sorted([*chosen, place.rank])
     return chosen
@@ -168,12 +169,13 @@ def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     return front + [rank for rank in chosen if rank not in lifted]
 
 
-def filter_ranks(ranks: Ranks, typed: str) -> list[int]:
+def filter_ranks(ranks: Ranks, typed: str, source: FrameSource = "live") -> list[int]:
     """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
     if not match.parse_conditions(typed):
         return list(range(len(ranks.state)))
+    states = tuple(word_of_state(state, source) for state in ranks.state)
     return match.find_matches(
-        typed, _searched_texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int
+        typed, _searched_texts(ranks.host, ranks.device, states, ranks.phase), number=int
     )
 
 

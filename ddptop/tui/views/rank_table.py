@@ -328,7 +328,7 @@ def _of_worst(
         if title == "state":
             host_figures = figures.get(index.names[host])
             if host_figures is not None and (host_figures.state in SILENT_STATES or host not in rows.folded):
-                return host_state_piece(host_figures, column.width)
+                return host_state_piece(host_figures, column.width, scene.frame.source)
         return cell(rows.leads[host]) if host in rows.folded else ("", "text")
 
     return replace(column, cell=at, keep=GROUPED_KEEP.get(title, column.keep))

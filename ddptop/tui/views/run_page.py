@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.frames.buckets import sent_phrase
+from ddptop.frames.conditions import word_of_state
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -201,13 +202,14 @@ def _list_run_facts(scene: Scene) -> list[Fact]:
     run, frame = scene.frame.run, scene.frame
     argv = run.argv[1:] if run.argv[:1] == (run.script,) else run.argv
     kind = {"simulated": "simulated, no real training", "replay": "a recording"}.get(frame.source, "live")
+    state = word_of_state(run.state, frame.source)
     recorded = run.recording or "off: nothing is recorded"
     return [
         Fact("script", run.script or UNKNOWN, "strong"),
         Fact("arguments", " ".join(argv) or "none"),
         Fact("run", f"{run.name or UNKNOWN} {run.id}".strip()),
         Fact("source", kind),
-        Fact("state", run.state if run.exit_code is None else f"{run.state}, exit code {run.exit_code}"),
+        Fact("state", state if run.exit_code is None else f"{state}, exit code {run.exit_code}"),
         Fact("started", clock(run.started_at)),
         Fact("for", duration(run.elapsed_s)),
         Fact("ranks", f"{run.world_size:,} on {counted(host_total(scene.frame), 'host')}"),

@@ -176,7 +176,7 @@ class DdptopApp(Actions, App[None]):
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self.set_interval(self._period_s, self.tick)
+        self._ticks = self.set_interval(self._period_s, self.tick)
         if self.source.latest() is None:
             self._first_polls = self.set_interval(FIRST_POLL_S, self._poll_first_frame, repeat=FIRST_POLLS)
         if self.view.lists_runs and self.runs is not None:
@@ -295,6 +295,17 @@ class DdptopApp(Actions, App[None]):
     def use_theme(self, name: str) -> None:
         """Draw with this theme."""
         self.theme = self.chosen_theme = name
+
+    def change_setting(self, name: str, value: str) -> None:
+        """Set the rate, ASCII or the bell from now on."""
+        if name == "rate":
+            self._ticks.stop()
+            self._ticks = self.set_interval(1.0 / float(value), self.tick)
+        elif name == "ascii":
+            self._ascii_only = value == "on"
+            self.query_one(LinesWidget).use_ascii(self._ascii_only)
+        elif name == "bell":
+            self._attention = Attention() if value == "on" else None
 
     def _new_theme(self, theme: Theme) -> None:
         self._palette = self._palette_of(theme)

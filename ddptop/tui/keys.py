@@ -46,6 +46,7 @@ class Do(Enum):
     SAVE = "save"
     COPY = "copy"
     THEME = "theme"
+    SETTING = "setting"
     FINISH = "finish"
 
     def __call__(self, *arguments: object) -> Action:

@@ -110,6 +110,10 @@ class LinesWidget(Widget):
         self._to_draw = True
         """Whether Textual is to draw all of it: until then parts of it are of no use."""
 
+    def use_ascii(self, ascii_only: bool) -> None:
+        """Draw with ASCII characters only, or with all: the next picture is drawn as a whole."""
+        self._ascii_only, self._palette = ascii_only, None
+
     def show_lines(self, lines: list[Line], palette: Palette) -> int:
         """Replace the picture; returns how many lines were redrawn."""
         width = self.size.width

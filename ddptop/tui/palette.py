@@ -15,6 +15,7 @@ from ddptop.tui.all_views import HOSTS, VIEWS
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do, PaletteEntry
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
+from ddptop.tui.settings import list_settings
 
 _RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
 
@@ -58,7 +59,7 @@ def find_entries(
     replay: bool = False,
 ) -> list[PaletteEntry]:
     """The entries that match, the best first: views, what keys do in this view, figures, orders, columns,
-    themes, runs, hosts, `rank 17`."""
+    themes, settings, runs, hosts, `rank 17`."""
     offered = [*_list_fixed(view, themes, replay), *_list_runs(choices)]
     return [*_list_ranks(typed, ranks), *rank_entries(typed, [*offered, *_list_hosts(typed, hosts)])]
 
@@ -86,6 +87,7 @@ def _list_fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[Pale
         yield from any_view.palette_entries()
     for theme in themes:
         yield PaletteEntry(f"theme {theme}", "", "", Do.THEME(theme))
+    yield from list_settings()
 
 
 def _list_runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:

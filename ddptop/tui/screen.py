@@ -55,6 +55,10 @@ class Screen:
         """Names of all themes, ours first."""
         raise NotImplementedError
 
+    def change_setting(self, name: str, value: str) -> None:
+        """Set the rate, ASCII or the bell from now on."""
+        raise NotImplementedError
+
     def use_theme(self, name: str) -> None:
         """Draw with this theme from now on."""
         raise NotImplementedError

@@ -101,6 +101,11 @@ class Sketch(Actions):
         """Two."""
         return ("ddptop-dark", "ddptop-light")
 
+    def change_setting(self, name: str, value: str) -> None:
+        """There is no terminal here; ASCII is seen."""
+        if name == "ascii":
+            self.ascii_only = value == "on"
+
     def use_theme(self, name: str) -> None:
         """Nothing is coloured here."""
 

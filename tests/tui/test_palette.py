@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop.cli.settings import SETTINGS
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import Do, PaletteEntry
 from ddptop.tui.palette import find_entries, rank_entries
+from ddptop.tui.settings import SCREEN_SETTINGS
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, replay, straggler
 from tests.tui.fake_hosts import slow_rank
@@ -63,6 +65,38 @@ def test_hosts_figures_orders_and_columns_by_their_names() -> None:
     assert sketch.place.columns == {"own": True}
     on_one_host = Sketch(WantedSource(straggler(2)), SIZE)
     assert "▸ host" not in on_one_host.press("colon", *"node")
+
+
+def test_every_setting_is_found_by_its_name() -> None:
+    by_other_names = {"sort": "sort by lost", "columns": "column lost", "theme": "theme nord"}
+    names = {entry.name for entry in find_entries("", "overview", themes=("nord",))}
+    for name in SETTINGS:
+        assert any(found.startswith(by_other_names.get(name, f"setting {name}")) for found in names), name
+    # What a note names as the setting's variable is one.
+    assert {setting.name for setting in SCREEN_SETTINGS} <= {*SETTINGS}
+
+
+def test_settings_change_at_once_or_say_where_they_are_set() -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZE)
+    assert "█" in sketch.text()
+    text = sketch.press("colon", *"ascii", "space", *"on", "enter")
+    assert "█" not in text and "ascii: on until you leave" in text
+    assert "log: on until you leave" in sketch.press("colon", *"log", "space", *"on", "enter")
+    assert sketch.place.charts.log_loss
+    assert "mouse in config.toml or DDPTOP_MOUSE" in sketch.press("colon", *"mouse", "enter")
+
+
+def test_the_app_takes_settings_from_the_palette() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        for value in ("rate 8", "bell off", "ascii on"):
+            await stage.press(
+                "colon", *("space" if letter == " " else letter for letter in f"setting {value}"), "enter"
+            )
+        text = await stage.text()
+        assert text.isascii() and "ascii: on until you leave" in text
+
+    on_stage(FakeSource(straggler()), SIZE, act)
 
 
 def test_a_rank_by_its_number() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ddptop.sources.saving import save_page
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.prompt import Prompt
+from ddptop.tui.settings import describe_change
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Playback
@@ -168,6 +169,14 @@ class SaveActions(ActionsBase):
         """The screen's text to the clipboard, by the terminal (OSC 52): that works through ssh too."""
         self.to_clipboard(self.picture_text())
         self.show_note("copied to the terminal's clipboard")
+
+    def action_setting(self, name: str, value: str) -> None:
+        """Change a setting until the screen is left; without a value say where it is set."""
+        if name == "log":
+            self.place.charts.log_loss = {"on": True, "off": False}.get(value)
+        elif value:
+            self.change_setting(name, value)
+        self.show_note(describe_change(name, value))
 
     def action_theme(self, name: str) -> None:
         """Draw with this theme from now on, also next time."""

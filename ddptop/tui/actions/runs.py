@@ -54,7 +54,7 @@ class RunActions(ActionsBase):
         if self.shown is None:
             return
         self.place.prompt = Prompt(
-            "palette", "view, rank 17, host, figure, column, theme, run, or what a key does"
+            "palette", "view, rank 17, host, figure, column, theme, setting, run, or what a key does"
         )
         if self.runs is not None and self.place.choices is None:
             self.look_up()

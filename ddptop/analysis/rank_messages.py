@@ -21,10 +21,10 @@ from ddptop.analysis.rank_table import NO_DELAY, UNKNOWN
 from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.analysis.steps.pairing import stable_order
-from ddptop.protocol.limits import MAX_STEP
+from ddptop.protocol.limits import MAX_STEP, NS
 from ddptop.protocol.machine import Memory, Usage
 from ddptop.protocol.message_run import OF_AGENTS, OF_RANKS
-from ddptop.protocol.messages import Clock, Flag, Phase, Progress
+from ddptop.protocol.messages import Activity, Clock, Flag, Phase, Progress
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -409,12 +409,22 @@ class RankMessages:
                 own_ns = readings.field("t_ns")[evaluates]
                 state.ledger.note_evaluating(ranks[evaluates], own_ns, t_ns[evaluates])
             state.past_activities.take(ranks, readings, t_ns)
-            excused = evaluates | (table.declared[ranks] > 0)
+            excused = evaluates | self._saves(readings) | (table.declared[ranks] > 0)
             if excused.any():
                 state.excused_ns = int(t_ns[excused][-1])
             own_ns, step = readings.field("t_ns"), readings.field("step")
             delays = NO_DELAY if offsets is None else offsets.delays(ranks, readings.places, own_ns)
             yield _readings_of_clocks(ranks, readings.places, t_ns, own_ns, step, delays)
+
+    def _saves(self, beats: Readings) -> Mask:
+        """(n,) whether a rank saves a checkpoint, for less than SAVE_LIMITS times the stall time."""
+        saves_ns = beats.field("t_ns") - beats.field("since_ns")
+        lasts_usual = saves_ns < SAVE_LIMITS * self._state.stall_s * NS
+        return np.asarray((beats.field("activity") == int(Activity.SAVE)) & lasts_usual)
+
+
+SAVE_LIMITS = 10
+"""A save to a disk that does not answer is a stall, too: after 150 s, where 15 s without a step are one."""
 
 
 def _readings_of_clocks(ranks: Integers, *columns: Integers | int) -> Integers:

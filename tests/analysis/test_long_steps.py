@@ -95,6 +95,22 @@ def test_who_evaluates_and_who_waits_where(standing: Standing) -> None:
     assert (waits.kind, waits.name, waits.ranks) == ("wait", "barrier", (1, 2, 3))
 
 
+@pytest.mark.parametrize(("after_s", "stalls"), [(24.0, False), (164.0, False), (167.0, True)])
+def test_a_save_is_a_stall_only_after_ten_times_the_stall_time(
+    standing: Standing, after_s: float, stalls: bool
+) -> None:
+    saves = beat(Activity.SAVE)
+    frame = standing.beat(1.0, saves, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    for second in (*range(2, int(after_s)), after_s):
+        frame = standing.beat(float(second), saves, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    assert (frame.stall is not None, bool([a for a in frame.alerts if a.kind == "stall"])) == (stalls, stalls)
+    if not stalls:
+        assert verdict(frame).kind == "saving"
+    # Once it is over, the time without a step begins anew.
+    frame = standing.beat(after_s + 20, *[IN_BARRIER] * WORLD)
+    assert frame.stall is not None
+
+
 def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standing) -> None:
     frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
     frame = decode_frame(encode_frame(frame))

@@ -435,6 +435,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             title="a rank compiles",
             sentence="{who} {be} compiling in step {step:,}",
             sentences={"others_wait": "{who} {be} compiling in step {step:,}, the others wait"},
+            remedy="Wait: a first compilation takes minutes. TORCH_LOGS=dynamo shows how far it is; "
+            "TORCHINDUCTOR_CACHE_DIR on a disk that is kept makes the next start shorter.",
             letter="M",
             letter_title="compiling",
             in_report="from_log",

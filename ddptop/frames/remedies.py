@@ -153,6 +153,13 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "anything is moved to the GPU.",
     ),
     (
+        re.compile(
+            r"appears not to match (sizes|strides) of the same param|expects same model across all ranks"
+        ),
+        "Build the same model on all ranks: the number, order and shapes of its parameters must be equal. "
+        "Compare list(model.parameters()) of rank {rank} with that of rank 0.",
+    ),
+    (
         re.compile(r"finished reduction in the prior iteration|find_unused_parameters=True"),
         "Pass find_unused_parameters=True to DistributedDataParallel, or have every parameter take part in "
         "the loss{unused}.",
@@ -221,6 +228,10 @@ START_ACTIONS = {
     "store_no_name": "Give MASTER_ADDR a name that all hosts know, or the address of rank 0's host.",
     "nccl": "NCCL_DEBUG=INFO shows how far NCCL's set-up is: see NCCL_SOCKET_IFNAME and firewalls.",
     "network": "Look at the network between the hosts: all ranks are there, and nothing arrives.",
+    "import": "Time it with python -X importtime: a network drive or a full disk cache makes imports slow, "
+    "and all ranks import at once.",
+    "first_batch": "Time the dataset alone, without DDP: what opens files, lists folders or starts workers "
+    "before its first batch?",
     "nobody": "Set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to an interface that reaches the other ranks.",
 }
 """What to do about ranks that do not meet, by `Stall.start`."""

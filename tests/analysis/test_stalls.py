@@ -406,6 +406,7 @@ def test_a_rank_that_compiles_is_no_stall_and_is_asked_again(make_world) -> None
     assert (said.kind, said.sign) == ("compiling", "busy")
     assert said.sentence.startswith("rank 0 is compiling in step 0, the others wait, for ")
     assert said.detail.startswith("called at train.py:88 main · ")
+    assert next_action(frame).startswith("Wait: a first compilation takes minutes")
     stage.answer(0, stacks)
     assert stage.said("compiling") == ["rank 0 was compiling in step 0 (train.py:88 main)"], "logged once"
     stage.beat(122, beats)

@@ -15,6 +15,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import MILESTONE, REACH, RECORDED, Activity, Event, Phase, Received
 from tests.analysis.stalling import MAIN, NS, START_NS, Stage, users
+from tests.tui.troubles import died
 
 INIT = {"address": "node0", "port": "29500"}
 
@@ -140,6 +141,7 @@ def test_what_is_imported_is_named(make_world: Any) -> None:
     assert stall is not None
     where = "rank 0 waits for it in init_process_group"
     assert stall.sentence == f"rank 1 is in the import of transformers (train.py:3); {where}"
+    assert next_action(way.frame()).startswith("Time it with python -X importtime")
 
 
 @pytest.mark.parametrize(
@@ -283,3 +285,72 @@ def test_a_rank_that_is_asked_before_the_stall_time_says_where_it_is(make_world:
     assert decode_frame(encode_frame(frame)).position == frame.position
     assert way.reducer.frame(way.now_ns, want="position 7").position is None
     assert way.reducer.frame(way.now_ns).position is None
+
+
+def test_a_rank_that_waits_for_its_first_batch_is_named(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    for rank in (0, 1):
+        way.reach(rank, "ddp", RECORDED, "model", device="cpu", backend="gloo", timing_path="python")
+    for _ in range(140):
+        way.after_s += 0.5
+        for rank, phase in ((0, Phase.BACKWARD), (1, Phase.DATA)):
+            way.say(rank, way.world.progress(rank, step=0, phase=phase, bucket=-1, sequence=1 - rank).message)
+    way.answer(1, users("__iter__"), phase=Phase.DATA)
+    frame = way.frame()
+    assert frame.stall is not None
+    assert frame.stall.sentence == (
+        "rank 1 waits for the first batch in train.py:88 __iter__; rank 0 waits for it in the first backward"
+    )
+    assert next_action(frame).startswith("Time the dataset alone")
+
+
+def test_all_ranks_that_look_for_one_another_in_vain_say_where(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1, milestones=("torch",))
+    for rank in (0, 1):
+        way.reach(rank, "init", "store", interface="eth9")
+    way.wait(17)
+    frame = way.frame()
+    assert frame.stall is not None
+    assert frame.stall.sentence == (
+        "2 ranks are in init_process_group at node0:29500 by the interface eth9, and none gets past it"
+    )
+    assert next_action(frame).startswith("Set GLOO_SOCKET_IFNAME")
+
+
+def test_all_ranks_in_their_first_collective_are_said(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    way.wait(50, r0=(1, Activity.BARRIER), r1=(1, Activity.BARRIER))
+    assert way.frame().stall is None, "NCCL may be set up in it"
+    way.wait(15, r0=(1, Activity.BARRIER), r1=(1, Activity.BARRIER))
+    frame = way.frame()
+    assert frame.stall is not None
+    assert frame.stall.sentence == "2 ranks are in barrier, and none gets past it"
+    assert next_action(frame).startswith("Look at the network")
+
+
+def test_a_compilation_is_named_as_the_place_of_a_rank(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    way.wait(3)
+    compiler = StackFrame(f"{TORCH}_inductor/compile_fx.py", 9, "compile_fx", "")
+    way.answer(1, (Stack("MainThread", True, (compiler, MAIN)),), phase=Phase.FORWARD)
+    start = way.frame().start
+    assert start is not None and start.ranks[1].at == f"torch.compile (called at train.py:{MAIN.line} main)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "DDP expects same model across all ranks, but Rank 1 has 4 params, while rank 0 has 6 params.",
+        "[1]: params[0] in this process with sizes [2, 3] appears not to match sizes of the same param in "
+        "process 0.",
+    ],
+)
+def test_other_parameters_on_one_rank_have_a_remedy_of_their_own(error: str) -> None:
+    frame = died()
+    first, *others = frame.deaths
+    frame = replace(frame, deaths=(replace(first, reason=f"RuntimeError: {error}"), *others))
+    assert next_action(frame).startswith("Build the same model on all ranks")

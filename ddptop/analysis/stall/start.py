@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.analysis.stall.rank_position import answer_since, rank_position
 from ddptop.analysis.stall.start_watch import NAMES, ORDER, UNSEEN, milestone_of
-from ddptop.frames.calls import importing, place, user_call
+from ddptop.frames.calls import compiler_call, importing, place, user_call
 from ddptop.frames.start import TIMES, RankStart, StartStatus
 from ddptop.frames.start_words import reached_words
 from ddptop.protocol.messages import Activity
@@ -56,7 +56,8 @@ def start_wait(state: RunState) -> StartWait | None:
     since_ns = int(state.start.since_ns.max())
     behind = tuple(rank for rank, key in enumerate(keys) if key == least)
     if len(behind) == len(keys):
-        same = waits[0] in (INITIALIZES, CONSTRUCTS) and len({*waits}) == 1
+        # All in one backward are looked at as in any step.
+        same = waits[0] not in ("", BACKWARD) and len({*waits}) == 1
         return StartWait((), behind, waits[0], since_ns) if same else None
     waiting = tuple(rank for rank, key in enumerate(keys) if key > least and waits[rank])
     if not waiting or not all(_may_hold_up(state.ranks[rank]) for rank in behind):
@@ -150,6 +151,9 @@ def place_in_start(rank: RankState, since_ns: int) -> str:
     if answer is None:
         return ""
     imported, call = importing(answer.stacks), user_call(answer.stacks)
+    compiled = compiler_call(answer.stacks)
     if imported:
         return imported
+    if compiled is not None:
+        return f"torch.compile (called at {place(compiled)})"
     return "" if call is None else place(call)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.rank_position import answer_since, call_read
+from ddptop.analysis.stall.rank_position import answer_since, call_read, worker_waited_for
 from ddptop.analysis.stall.start import CONSTRUCTS, INITIALIZES, place_in_start
 from ddptop.analysis.stall.start_watch import milestone_of
-from ddptop.frames.calls import constructing, place
+from ddptop.frames.calls import constructing, importing, place
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import MILESTONES
 from ddptop.protocol.messages import REACH, Phase
@@ -38,7 +38,8 @@ def start_sentence(state: RunState, ranks: Sequence[int], waiting: Sequence[int]
         return f"{_place_phrase(state, cut_off)}{waits}"
     if not ranks:
         who, at = ranks_phrase(waiting, state.world), "".join(f" at {at}" for at in addresses)
-        place_of_all = where + at + _part_of_constructor(state, waiting, where)
+        interfaces = _interfaces(state) if where == INITIALIZES else ""
+        place_of_all = where + at + interfaces + _part_of_constructor(state, waiting, where)
         return f"{who} {_verb(waiting, 'is', 'are')} in {place_of_all}, and none gets past it"
     what = _missing_phrase(state, ranks) or _place_phrase(state, ranks)
     wait, them = _verb(waiting, "waits", "wait"), _verb(ranks, "it", "them")
@@ -56,8 +57,8 @@ def _part_of_constructor(state: RunState, waiting: Sequence[int], where: str) ->
 
 def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], where: str) -> str:
     """What to try about it, by its name in `frames.remedies`: `addresses`, `world_size`, `not_reported`,
-    `store` and why it is not reached, `nobody`, `nccl`, `network`; `code`: what the rank does is to be looked
-    into."""
+    `store` and why it is not reached, `nobody`, `nccl`, `network`, `import`, `first_batch`; `code`: what the
+    rank does is to be looked into."""
     addresses = _addresses(state) if where == INITIALIZES else {}
     if len(addresses) > 1:
         return "addresses"
@@ -75,7 +76,13 @@ def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], wh
     first = state.ranks[ranks[0]]
     if first.hello is None:
         return "not_reported"
-    return f"store_{_reach(first)}".removesuffix("_") if milestone_of(first) == "init" else "code"
+    if milestone_of(first) == "init":
+        return f"store_{_reach(first)}".removesuffix("_")
+    answer = answer_since(first, 0)
+    if answer is not None and importing(answer.stacks):
+        return "import"
+    # A worker that it waits for has a line of its own.
+    return "first_batch" if _waits_for_batch(first) and not worker_waited_for(first, 0) else "code"
 
 
 def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
@@ -91,9 +98,13 @@ def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
     if not at:
         of_one, of_several = MILESTONES[reached]
         return f"{who} {_verb(ranks, of_one, of_several)} and {_verb(ranks, 'has', 'have')} come no further"
-    if first.progress is not None and first.progress.phase == Phase.DATA:
+    if _waits_for_batch(first):
         return f"{who} {_verb(ranks, 'waits', 'wait')} for the first batch in {at}"
     return f"{who} {_verb(ranks, 'is', 'are')} in {at}"
+
+
+def _waits_for_batch(rank: RankState) -> bool:
+    return rank.progress is not None and rank.progress.phase == Phase.DATA
 
 
 REACH_PHRASES = {
@@ -148,6 +159,13 @@ def _addresses(state: RunState) -> dict[str, list[int]]:
         if "init" in rank.milestones and "group" not in rank.milestones:
             addresses.setdefault(_address(rank.milestones["init"].fields), []).append(number)
     return addresses
+
+
+def _interfaces(state: RunState) -> str:
+    """` by the interface eth0`: those that the script or the job has set; empty: none."""
+    fields = (rank.milestones["init"].fields for rank in state.ranks if "init" in rank.milestones)
+    names = sorted({str(one.get("interface")) for one in fields if one.get("interface")})
+    return f" by the interface{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 
 def _address(fields: Mapping[str, Scalar]) -> str:

@@ -243,7 +243,8 @@ def _draw_stacks(scene: Scene, rows: Sequence[AlikeRanks], width: int, height: i
         times = list(_describe_times(row)) if width < TIMES_FROM else []
         lines += [Line("  ").add(text, "dim") for text in wrap_lines(" · ".join(times), width - 2)]
         if position is None:
-            lines.append(Line("  ").add(_no_position(scene, row), "dim"))
+            hint = wrap_lines(_no_position(scene, row), width - 2)
+            lines += [Line("  ").add(text, "dim") for text in hint]
         else:
             due_to_it = row.is_behind and scene.frame.stall is not None
             lines += draw_position(scene, position, width, responsible=due_to_it)

@@ -32,6 +32,10 @@ SUM_STEPS = OWN_STEPS - own_time_rules.EVERY
 """Steps of the running sums: those that leave them are still kept."""
 
 
+TOGETHER = 64
+"""Evaluations whose windows are searched at once: their arrays stay in the processor's cache."""
+
+
 class _Added(NamedTuple):
     """Figures of steps that were added at once, for one process group: for all of them together they take
     hardly longer than for those between two evaluations.
@@ -150,7 +154,11 @@ class _Group:
         if self._late_from != begin:
             self._late_from, ends = begin, np.array(self.added.ends[self._number :])
             ends = ends[ends + 1 >= own_time_rules.NEWEST]
-            self._late = persistent_flags(steps, self.members, ends, self.added.often, begin)
+            self._late = {}
+            for first in range(0, len(ends), TOGETHER):
+                some = slice(first, first + TOGETHER)
+                often = {place: late[-len(ends) :][some] for place, late in self.added.often.items()}
+                self._late |= persistent_flags(steps, self.members, ends[some], often, begin)
         return self._late.get(slot)
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
@@ -450,11 +458,11 @@ def persistent_flags(
     """By slot, for the evaluations after the slots `ends`, the ranks that are late in most steps from slot
     `begin` on, in own time as a whole or in one place; without those at which none is.
 
-    `often`: as of `_Added`, of the evaluations that end with these."""
-    if not often:
+    `often`: as of `_Added`, of these evaluations."""
+    if not any(late.any() for late in often.values()):
         return {}
     windows = _Windows(steps, members, ends, begin)
-    late = {place: windows.late_in(place, of_place[-len(ends) :]) for place, of_place in often.items()}
+    late = {place: windows.late_in(place, of_place) for place, of_place in often.items()}
     flag_of_slot: dict[int, StepFlag] = {}
     for number in sorted({number for flags in late.values() for number in flags}):
         slot = int(ends[number])

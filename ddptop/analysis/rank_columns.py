@@ -5,7 +5,6 @@ A frame reads these.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +15,8 @@ from ddptop.analysis.rank_table import UNKNOWN
 from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.figures import RANK_FIGURES
 from ddptop.frames.reasons import Beside
-from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Progress
+from ddptop.protocol.machine import Disk, Usage
+from ddptop.protocol.messages import NAMES, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Hello
     from ddptop.protocol.vocabulary import RankPhase
 
-OF_USAGE = {
-    name: np.float64 if RANK_FIGURES[name].as_float64 else np.float32
-    for name in [field.name for field in fields(Usage)]
+OF_READINGS = {
+    name: (kind, np.float64 if RANK_FIGURES[name].as_float64 else np.float32)
+    for kind in (Usage, Disk)
+    for name in NAMES[kind]
     if name in RANK_FIGURES
 }
-"""By name, figures that are fields of `Usage`, and the type of their columns."""
+"""By name, figures that are fields of a reading: of which one, and the type of their columns."""
 
 _HELLO = attrgetter("hello")
 _PHASES = np.array(["", *map(PHASE_NAMES.__getitem__, range(len(PHASE_NAMES))), ""], object)
@@ -122,7 +122,9 @@ def reported_columns(table: RankTable, hellos: HelloColumns, now_ns: int) -> dic
         "sequence": np.where(sequence >= 0, sequence, np.nan),
         "records": table.records.astype(np.float64),
         "lost_records": table.lost_records.astype(np.float64),
-        **{name: table.newest_values(Usage, name).astype(dtype) for name, dtype in OF_USAGE.items()},
+        **{
+            name: table.newest_values(kind, name).astype(dtype) for name, (kind, dtype) in OF_READINGS.items()
+        },
         "joined": joined.astype(np.float32),
         "micro_steps": micro_steps.astype(np.float32),
     }

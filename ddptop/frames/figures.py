@@ -120,6 +120,7 @@ class Ranks:
     lost_records: Column
     rss_bytes: Column
     cpu_pct: Column
+    step_read_bytes: Column
     joined: Column
     """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
     micro_steps: Column
@@ -867,6 +868,30 @@ FIGURES = (
         metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
         formula="CPU of one core since the reading before",
         source="ddptop/host/kernel_view.py",
+    ),
+    Figure(
+        name="step_read_bytes",
+        title="read",
+        words="disk read",
+        text=size,
+        integer=True,
+        as_float64=True,
+        emphasis="dim",
+        screen=FigureColumn(place=225, keep=33, shown=some_above_zero),
+        plain=FigureColumn(place=195, keep=12, shown=some_above_zero),
+        largest_first=True,
+        heat=HeatMetric(place=185, key="read", unit="MB", scale=1e6),
+        compared=Compared(place=155, name="disk read/step", shown=some_known),
+        difference=NamedDifference(place=25, sentence="reads {own} a step from disk, the others {usual}"),
+        metric=Metric(place=85, name="rank_step_disk_read", help="Read from disk by its process per step"),
+        is_exported=True,
+        in_report=True,
+        report=FigureColumn(place=85, keep=7, shown=some_above_zero),
+        formula=(
+            "read from disk by its process, per step, since the reading before; what the page cache had is"
+            " not counted, and what its DataLoader workers read only when they exit"
+        ),
+        source="ddptop/training/disk_reads.py",
     ),
     Figure(
         name="micro_steps",

@@ -1,4 +1,4 @@
-"""Readings of a rank's process, GPU and memory beside its steps. Of each only the newest one counts."""
+"""Readings of a rank's process, GPU, memory and disk beside its steps. Of each only the newest one counts."""
 
 from __future__ import annotations
 
@@ -83,3 +83,12 @@ class Memory:
     """Most that was allocated at once."""
     retries: Count
     """Allocations that succeeded only after cached blocks were given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a rank has read of its own process. Only the newest one counts."""
+
+    t_ns: Nanoseconds
+    step_read_bytes: Size
+    """Read from disk per step, since the reading before."""

@@ -16,7 +16,7 @@ import numpy as np
 from ddptop.protocol.decoding import decode_structs, field_columns
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.messages import NAMES, Clock, Logged, Message, Progress, Received, Replica, Steps
 from ddptop.protocol.ranges import Range
 from ddptop.protocol.step_columns import (
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged, Replica})
+READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Disk, Logged, Replica})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 OF_AGENTS = (Clock, HostUsage)
 """Readings of a host, from its agent."""
-OF_RANKS = (Progress, Memory, Usage, Gpu)
+OF_RANKS = (Progress, Memory, Usage, Gpu, Disk)
 """Readings of a rank, of which only the newest one counts."""
 COLUMNS = (*OF_RANKS, *OF_AGENTS)
 """Readings that a run may hold as columns."""

@@ -15,7 +15,7 @@ from ddptop.protocol import limits
 from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.ranges import (
     ActivityNumber,
     BucketNumber,
@@ -74,6 +74,7 @@ class Type(IntEnum):
     ABOUT = 23
     STACKSAMPLES = 24
     ARRIVALS = 25
+    DISK = 26
 
 
 class Phase(IntEnum):
@@ -476,7 +477,7 @@ class State:
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
     " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
-    " | StackSamples | Arrivals"
+    " | StackSamples | Arrivals | Disk"
 )
 
 
@@ -486,7 +487,7 @@ KINDS: dict[int, type[Message]] = {
     for kind in (
         *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),
         *(Replica, Clock, Membership, Gpu, Memory, Logged, Host, HostUsage, About),
-        *(StackSamples, Arrivals),
+        *(StackSamples, Arrivals, Disk),
     )
 }
 """By the first element of a message, its class."""

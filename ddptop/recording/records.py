@@ -16,7 +16,7 @@ from ddptop.protocol.decoding import UNDECODABLE, decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     KINDS,
     NAMES,
@@ -53,7 +53,7 @@ from ddptop.recording.format import (
     walk_frames,
 )
 
-PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage, Arrivals)
+PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Disk, Logged, HostUsage, Arrivals)
 """Messages that matter for a moment only; others are lasting: they hold until a later one replaces them."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 

@@ -39,6 +39,7 @@ from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
+from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrivals import ArrivalReader
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.evidence.sampler import StackSampler
@@ -107,8 +108,8 @@ class Published(Protocol):
         """Have the training thread describe the models again."""
 
 
-MEMORY_EVERY_S = 2.0
-"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read."""
+READINGS_EVERY_S = 2.0
+"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the disk's."""
 
 LAST_STEPS_S = 0.2
 """How long `close` waits for a GPU that is some steps behind its host."""
@@ -231,7 +232,8 @@ class Publisher(threading.Thread):
         self._epoch: int | None = None
         self._queue: deque[Message] = deque(maxlen=1000)
         self._before_steps: deque[Message] = deque(maxlen=1000)
-        self._memory_due = 0.0
+        self._disk_reads = DiskReads()
+        self._readings_due = 0.0
         self._wake = threading.Event()
         self._notices: EndNotices | None = None
         self._ending: StepHold | None = None
@@ -521,10 +523,13 @@ class Publisher(threading.Thread):
                     # Behind the card, before the steps that are reduced in this group.
                     messages.insert(1, membership)
         device = self._session.device
-        if device is not None and time.monotonic() >= self._memory_due:
-            self._memory_due = time.monotonic() + MEMORY_EVERY_S
-            messages.append(memory_of(device.index))
-            messages += self._device_news(device)
+        if time.monotonic() >= self._readings_due:
+            self._readings_due = time.monotonic() + READINGS_EVERY_S
+            if device is not None:
+                messages.append(memory_of(device.index))
+                messages += self._device_news(device)
+            if (disk := self._disk_reads.take_reading(self._recorder.step)) is not None:
+                messages.append(disk)
         logged = self._session.scalars.take_values(None if device is None else device.scalars.read_value)
         if logged is not None:
             messages.append(logged)

@@ -16,7 +16,7 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages, message_codes
 from ddptop.protocol.messages import (
     CODES,
@@ -192,6 +192,7 @@ class AcceptedEntries(NamedTuple):
 _USUAL: tuple[tuple[bool, bool, type[Message]], ...] = (
     (True, True, Steps),
     (True, True, Memory),
+    (True, True, Disk),
     (True, False, Progress),
     (False, True, About),
     (False, True, Clock),

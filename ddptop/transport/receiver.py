@@ -19,7 +19,7 @@ from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
-from ddptop.protocol.machine import Memory
+from ddptop.protocol.machine import Disk, Memory
 from ddptop.protocol.messages import (
     Ack,
     Bye,
@@ -59,7 +59,7 @@ _STEPS = bytes([Type.STEPS])
 
 NUMBERED = (
     *(Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged),
-    *(StackSamples, Arrivals),
+    *(StackSamples, Arrivals, Disk),
 )
 
 

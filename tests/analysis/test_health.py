@@ -9,7 +9,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import MUTE_AFTER
-from ddptop.protocol.machine import Usage
+from ddptop.protocol.machine import Disk, Usage
 from ddptop.protocol.messages import Received
 from ddptop.report.sampling import Incidents
 from tests.analysis.conftest import feed_together
@@ -176,9 +176,11 @@ def test_events_of_the_collector(running) -> None:
 def test_usage_and_heartbeat_columns(running) -> None:
     world, reducer, look = running
     reducer.feed(Received(START_NS, 1, 0, 0, Usage(START_NS, 123_456_789, 98.5)))
+    reducer.feed(Received(START_NS, 1, world.session(1), 0, Disk(START_NS, 4096)))
     reducer.feed(world.progress(1, step=40, bucket=2, sequence=81, phase=3))
     found = look()
     assert found.ranks.rss_bytes[1] == 123_456_789
+    assert [rank["step_read_bytes"] for rank in snapshot(found)["ranks"]] == [None, 4096]
     assert found.ranks.cpu_pct[1] == 98.5
     assert (found.ranks.step[1], found.ranks.bucket[1], found.ranks.sequence[1]) == (40, 2, 81)
     assert found.ranks.phase[1] == "backward"

@@ -38,7 +38,7 @@ ADDED = {
     "cpu_wait_pct cpu_shortage clocks_contradict",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined own_ms own_backward_ms excess_ms waited_ms "
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms "
-    "buffers_ms buffers_wait_ms",
+    "buffers_ms buffers_wait_ms step_read_bytes",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms launches",
     "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare group",
     "overhead": "detail_reason measured collector_pct recorded_every",

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.protocol.machine import Disk
+from ddptop.protocol.messages import Received
 from tests.architecture.shape import PACKAGE, ROOT
 from tests.frames.surfaces import SURFACES, surfaces_of
+from tests.recording.made_up import START_NS, a_run, write
 
 RECORDINGS = ROOT / "tests" / "recording"
 
@@ -75,3 +78,10 @@ def test_a_dummy_figure_is_everywhere_though_few_files_name_it(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["allocated_bytes", "reserved_bytes"])
 def test_the_memory_of_torchs_allocator_is_everywhere(name: str) -> None:
     assert surfaces_of(name, RECORDINGS / "frozen" / "two_hosts.ddptop") == SURFACES
+
+
+def test_what_a_rank_reads_from_disk_is_everywhere(tmp_path: Path) -> None:
+    path, t_ns = tmp_path / "run.ddptop", START_NS + 1_000_000  # before the first steps
+    readings = [Received(t_ns, rank, 1000 + rank, 99, Disk(t_ns, 5_000_000)) for rank in range(2)]
+    write(path, sorted([*a_run(60), *readings], key=lambda received: received.t_ns))
+    assert surfaces_of("step_read_bytes", path) == SURFACES

@@ -15,7 +15,7 @@ from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import HostLink, HostUsage
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun, Readings
 from ddptop.protocol.messages import Clock, Message, Progress, Received
 
@@ -38,6 +38,7 @@ KINDS: dict[type[Message], st.SearchStrategy[Any]] = {
         *(sizes, sizes, few, few, times),
     ),
     Memory: st.builds(Memory, times, *[counts] * 4),
+    Disk: st.builds(Disk, times, counts),
     Clock: st.builds(Clock, times, st.text(max_size=5), st.integers(-5, 5), times),
     HostUsage: st.builds(
         HostUsage,
@@ -49,6 +50,7 @@ GOOD: dict[type[Message], Message] = {
     Progress: Progress(1, 2, 3, -1, 4, 8, 1.5, 0.25, 0),
     Usage: Usage(1, 2, 3.0),
     Memory: Memory(1, 2, 3, 4, 5),
+    Disk: Disk(1, 2),
     Gpu: Gpu(*[None] * 12, 7),  # type: ignore[arg-type]
     Clock: Clock(5, "b", -7, 3, 2, 1),
     HostUsage: HostUsage(1, None, 5, 1.0, 2.5, None, 0, None, 0),

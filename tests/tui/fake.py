@@ -409,6 +409,7 @@ def even_ranks(world: int) -> Ranks:
         lost_records=np.zeros(world),
         rss_bytes=np.full(world, 1.9e9),
         cpu_pct=np.full(world, 99.0),
+        step_read_bytes=np.full(world, np.nan),
         joined=np.zeros(world),
         micro_steps=np.ones(world),
         own_ms=flat(23.5),

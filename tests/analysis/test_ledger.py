@@ -430,6 +430,49 @@ def test_a_step_of_ten_seconds_is_flagged_at_once() -> None:
     assert (found.rank, found.pattern, found.cause) == (2, "rare", "data")
 
 
+def test_short_pauses_far_outside_the_noise_are_flagged_the_second_time() -> None:
+    """A rank takes 0.4 s more every 50 steps; the kernel stops any rank for up to 60 ms."""
+    chance = random.Random(2)
+    world = World(3, own=True)
+    reducer = begun(world)
+    flagged_after = []
+    for step in range(130):
+        slow, stops = step % 50 == 40, chance.random() < 0.05
+        world.delays = {(chance.randrange(3), "forward"): chance.randrange(60_000) if stops else 0}
+        if slow:
+            world.delays[1, "after_optimizer"] = 400_000
+        run_world(world, reducer, 1)
+        found = straggler_after(world, reducer)
+        if found is not None and found.pattern == "rare":
+            assert (found.rank, found.place) == (1, "after_optimizer")
+            flagged_after.append(step)
+    assert flagged_after[0] in (90, 91), "others wait in the step behind the second one"
+    (logged,) = rare_events_of(reducer, world)
+    assert "400 ms after the optimizer" in logged and flagged_after[0] == int(logged[-3:-1])
+
+
+@pytest.mark.parametrize("noise_us", [(100_000, 400_000), (300_000, 320_000)])
+def test_two_pauses_within_the_noise_are_not_flagged(noise_us: tuple[int, int]) -> None:
+    """Of very different length, or no longer than another rank's."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    for step in range(130):
+        world.delays = {}
+        if step in (40, 90):
+            world.delays = {(1, "after_optimizer"): noise_us[step == 90]}
+        if step == 60 and noise_us[0] > 200_000:
+            world.delays = {(2, "forward"): 100_000}
+        run_world(world, reducer, 1)
+        found = straggler_after(world, reducer)
+        assert found is None or found.pattern != "rare"
+    assert not rare_events_of(reducer, world)
+
+
+def rare_events_of(reducer: Reducer, world: World) -> list[str]:
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    return [event.message for event in frame.events if "became slow in few steps" in event.message]
+
+
 def test_short_stops_of_any_rank_are_not_flagged() -> None:
     chance = random.Random(1)
     world = World(4, own=True)

@@ -29,6 +29,15 @@ N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.75
 """Shorter ones are flagged if there are so many, they cost so much, and so much of what was waited in dear
 steps was for this rank: on a busy machine the kernel stops now this rank, now that one, for as long."""
 
+FEW_SHORT, FEW_S, NOISE_TIMES, ALIKE = 2, 0.1, 5.0, 1.2
+"""Or from two of so many seconds on, if they are far outside the noise of the run: so many times as long as
+any other dear step, and the longest no more than so many times as long as their mean, as what a script does
+again and again."""
+
+TINY_OVER_S = 10.0
+"""Waits shorter than FEW_S are judged over so much time at least: in the first seconds of a run with steps of
+a few ms, five stops by the kernel may cost a twentieth."""
+
 APART, SHORT_APART = 3, 8
 """Least steps from one slow step to the next, on average: what comes more often, or in every step from now
 on, is found by the rules for a window of steps."""
@@ -69,15 +78,39 @@ def _dearest(cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler | None:
 
 def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
     is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
-    cost_pct = _cost_pct(waited, cost, n_ranks)
-    return is_dear_enough(waited.n_dear, waited.dear_steps, waited.dear_s, cost_pct, is_main=is_main)
+    others = (
+        row.longest_s for row in cost.waited_for if row is not waited and row.n_dear and row.place != "start"
+    )
+    return is_dear_enough(
+        waited.n_dear,
+        waited.dear_steps,
+        waited.dear_s,
+        _cost_pct(waited, cost, n_ranks),
+        cost.over_s,
+        is_main=is_main,
+        stands_out=stands_out(waited.dear_s, waited.longest_s, max(others, default=0.0)),
+    )
+
+
+def stands_out(dear_s: float, longest_s: float, others_s: float) -> bool:
+    """Whether the dear steps of a rank and place are far outside the noise. `dear_s`, `longest_s`: their mean
+    wait and the longest; `others_s`: the longest in a dear step for another rank or place."""
+    return dear_s >= max(FEW_S, NOISE_TIMES * others_s, longest_s / ALIKE)
 
 
 def is_dear_enough(
-    n_dear: int, newest_steps: Sequence[int], dear_s: float, cost_pct: float, *, is_main: bool
+    n_dear: int,
+    newest_steps: Sequence[int],
+    dear_s: float,
+    cost_pct: float,
+    over_s: float,
+    *,
+    is_main: bool,
+    stands_out: bool,
 ) -> bool:
-    """Whether a rank and place are flagged for so many dear steps, in each of which a rank has waited
-    `dear_s` (a mean). `is_main`: most of what was waited in all dear steps was for this rank there."""
+    """Whether a rank and place are flagged for so many dear steps within `over_s`, in each of which a rank
+    has waited `dear_s` (a mean). `is_main`: most of what was waited in all dear steps was for this rank
+    there. `stands_out`: as the function of this name."""
     apart = (newest_steps[-1] - newest_steps[0]) / (len(newest_steps) - 1) if len(newest_steps) > 1 else APART
     if apart < APART:
         return False
@@ -85,7 +118,10 @@ def is_dear_enough(
         return cost_pct >= LEAST_PCT
     if dear_s >= LONG_S:
         return n_dear > 1 and cost_pct >= LEAST_PCT
-    return n_dear >= N_SHORT and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
+    if dear_s < FEW_S and over_s < TINY_OVER_S:
+        return False
+    least = FEW_SHORT if stands_out else N_SHORT
+    return n_dear >= least and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
 
 
 def _cost_pct(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> float:

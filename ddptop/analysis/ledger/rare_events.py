@@ -18,13 +18,14 @@ from ddptop.analysis.ledger.rare import (
     cause_of,
     cost_of_others_pct,
     is_dear_enough,
+    stands_out,
 )
 from ddptop.analysis.ledger.step_times import WAIT_PLACES
 from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, DearSum, WaitSum, add_dear
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.ledger.sums import DearWait
     from ddptop.analysis.state import RunState
@@ -73,6 +74,8 @@ class RareEvents:
         """The dear steps of the last minutes, whoever was waited for."""
         self._recent_ms = 0.0
         """What was waited in them."""
+        self._longest_ms: dict[tuple[int, str], float] = {}
+        """The longest wait in a dear step, by rank and place."""
         self._first_s: float | None = None
         """When the first step ended."""
 
@@ -84,6 +87,9 @@ class RareEvents:
             self._dear_ms += wait.rank_ms
             self._recent_ms += wait.rank_ms
             self._recent.append(wait)
+            key = wait.rank, wait.place
+            if len(self._longest_ms) < MOST_PLACES or key in self._longest_ms:
+                self._longest_ms[key] = max(self._longest_ms.get(key, 0.0), wait.longest_ms)
             if wait.place in NOT_FLAGGED:
                 continue
             place = self._place_of(wait)
@@ -117,23 +123,43 @@ class RareEvents:
         dear.n_steps -= 1
         dear.longest_ms -= wait.longest_ms
         dear.rank_ms -= wait.rank_ms
-        return dear.n_steps > 0 and self._are_dear_enough(dear, wait.end_s, self._dear_ms)
+        # Nothing is known of the others' steps before: what is short stands out by five of its steps.
+        return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, self._dear_ms, None)
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
         while self._recent[0].end_s < wait.end_s - RECENT_S:
             self._recent_ms -= self._recent.popleft().rank_ms
+        recent_longest_ms: dict[tuple[int, str], float] = {}
+        for other in self._recent:
+            key = other.rank, other.place
+            recent_longest_ms[key] = max(recent_longest_ms.get(key, 0.0), other.longest_ms)
         of_recent, of_run = place.recent_sum().dearest, place.of_run.dearest
-        return self._are_dear_enough(of_recent, recent_s, self._recent_ms) or self._are_dear_enough(
-            of_run, wait.end_s, self._dear_ms
-        )
+        return self._are_dear_enough(
+            of_recent, wait, recent_s, self._recent_ms, recent_longest_ms
+        ) or self._are_dear_enough(of_run, wait, wait.end_s, self._dear_ms, self._longest_ms)
 
-    def _are_dear_enough(self, dear: DearSum, over_s: float, dear_ms: float) -> bool:
-        """`dear_ms`: waited in all dear steps of that time, for whomever."""
+    def _are_dear_enough(
+        self,
+        dear: DearSum,
+        wait: DearWait,
+        over_s: float,
+        dear_ms: float,
+        longest_ms: Mapping[tuple[int, str], float] | None,
+    ) -> bool:
+        """Whether the dear steps of the rank and place of a wait are. `dear_ms`: waited in all dear steps of
+        that time, for whomever; `longest_ms`: the longest of them by rank and place, None: not known."""
         cost_pct = cost_of_others_pct(dear.rank_ms / 1000.0, over_s, self._state.world)
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
         is_main = dear.rank_ms >= SHORT_SHARE * dear_ms
-        return is_dear_enough(dear.n_steps, dear.steps, dear_s, cost_pct, is_main=is_main)
+        is_outside = False
+        if longest_ms is not None:
+            this = wait.rank, wait.place
+            others_ms = (ms for key, ms in longest_ms.items() if key != this and key[1] != "start")
+            is_outside = stands_out(dear_s, longest_ms[this] / 1000.0, max(others_ms, default=0.0) / 1000.0)
+        return is_dear_enough(
+            dear.n_steps, dear.steps, dear_s, cost_pct, over_s, is_main=is_main, stands_out=is_outside
+        )
 
     def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:
         cause, within = cause_of(wait.place)

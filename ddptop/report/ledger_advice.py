@@ -50,7 +50,8 @@ KEEP_WORKERS = (
 )
 SHORTER_START = (
     "Shorten the start: keep what is prepared there (tokenized data, compiled kernels with "
-    "TORCHINDUCTOR_CACHE_DIR) for the next run, and have one rank download while the others do not wait."
+    "TORCHINDUCTOR_CACHE_DIR) for the next run, have one rank download while the others do not wait, and "
+    "take fewer DataLoader workers (num_workers) where the first batch waits until all have started."
 )
 
 

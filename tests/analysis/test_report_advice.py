@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ddptop.frames.stall import RankPosition
+from ddptop.protocol.messages import Steps
 from ddptop.report.advice import make_suggestions
 from ddptop.report.build import report_from_messages
 from ddptop.report.content import BucketSummary, Report, StallPeriod
 from ddptop.report.text import text_page
 from tests.frames.ledgers import checkpoints, ledger, waited
 
-if TYPE_CHECKING:
-    from .conftest import World
+from .conftest import World
 
 
 @pytest.fixture
@@ -190,6 +190,34 @@ def test_an_evaluation_on_one_rank(healthy: Report) -> None:
 def test_a_long_start(healthy: Report) -> None:
     assert "start_up" in found_in(replace(healthy, ledger=ledger(elapsed_s=400.0, start=[95.0, 90.0])))
     assert "start_up" not in found_in(replace(healthy, ledger=ledger(elapsed_s=40.0, start=[9.5, 9.0])))
+
+
+def test_a_recorded_run_with_a_long_start_that_reduces_in_every_micro_step() -> None:
+    """What to try, in the order of the rank-seconds that it gives back, each with its figure."""
+    world = World(2, own=True)
+    messages = [world.run(), *world.introduce()]
+    for start_s, steps in ((0, 0), (40, 900)):
+        world.now_us += start_s * 1_000_000
+        world.begin_us = [world.now_us] * 2
+        for received in world.steps(steps):
+            message = received.message
+            assert isinstance(message, Steps)
+            rows = tuple(row._replace(micro_steps=4, cells=row.cells * 4) for row in message.rows)
+            messages.append(received._replace(message=replace(message, rows=rows)))
+    made = report_from_messages([*messages, world.run("finished", 0)], steps=900)
+    assert made.ledger is not None
+    suggested = [one for one in made.advice if one.kind in ("start_up", "no_sync")]
+    assert [one.kind for one in suggested] == ["start_up", "no_sync"]
+    start, no_sync = suggested
+    assert start.figures["start_s"] == pytest.approx(40.0, rel=0.01)
+    assert "40 s" in start.because and "TORCHINDUCTOR_CACHE_DIR" in start.action
+    assert "num_workers" in start.action
+    transfer_s = float(made.ledger.ranks.transfer_s.sum())
+    assert no_sync.figures["launches"] == 4 and "4 all-reduces of each bucket in a step" in no_sync.because
+    assert no_sync.gain_pct is not None
+    gives_back_s = no_sync.gain_pct / 100 * made.cost.step_s * 2
+    assert gives_back_s == pytest.approx(3 / 4 * transfer_s, rel=0.03), "three of four are for nothing"
+    assert start.gain_pct is not None and start.gain_pct > no_sync.gain_pct
 
 
 def test_what_gives_back_most_comes_first(healthy: Report) -> None:

@@ -41,8 +41,9 @@ def test_the_last_half_hour_is_kept_of_runs_of_any_length(step_s: float, lasts_s
     assert not minutes.mean_ms[minutes.time_s < (steps // 2 - 20) * step_s].any()
 
 
-def test_bins_are_the_same_however_the_steps_arrive() -> None:
-    one, other = fed(0.05, 9_000, batch=1).of(1), fed(0.05, 9_000, batch=128).of(1)
+@pytest.mark.parametrize(("step_s", "batch"), [(0.05, 128), (0.05, 4_000), (5.0, 4_000)])
+def test_bins_are_the_same_however_the_steps_arrive(step_s: float, batch: int) -> None:
+    one, other = fed(step_s, 9_000, batch=1).of(1), fed(step_s, 9_000, batch=batch).of(1)
     assert one is not None and other is not None
     for name in ("time_s", "mean_ms", "largest_ms"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-6)

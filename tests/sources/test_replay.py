@@ -293,10 +293,11 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
     reducer = Reducer()
     writer = Writer(path, limit_bytes=GIB)
     writer.history = NewHistory(reducer)
-    for received in records:
+    for number, received in enumerate(records):
         reducer.feed(received)
         writer.add(received, encode(received.message))
-        writer.flush()
+        if number % 12 == 0:
+            writer.flush()
     writer.close()
     with Recording.open(path) as recording:
         jumping, playing = Player(recording, whole_rows=0), Player(recording, whole_rows=GIB)
@@ -310,8 +311,9 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
             assert not jumping.from_start
             jumped, played = found
             assert jumped.time_s[0] <= played.time_s[0] + 8.0 and len(jumped.time_s) > 3
-            gaps_s = np.diff(jumped.time_s)
-            assert gaps_s.max() < 3 * np.median(gaps_s), "the chart has no gap"
+            for minutes in found:
+                gaps_s = np.diff(minutes.time_s)
+                assert gaps_s.max() < 3 * np.median(gaps_s), "the chart has no gap"
             late = played.time_s[played.mean_ms > 1.0]
             apart = np.abs(jumped.time_s - (late[0] if len(late) else 0.0)) > 8.0  # than one recorded bin
             known = np.interp(jumped.time_s, played.time_s, played.mean_ms)

@@ -62,7 +62,12 @@ class ExcessMinutes:
         if not len(self._number):
             self._number = np.empty(self._bins, np.int64)
             self._cells = np.empty((self._bins, *self._cells.shape[1:]), np.float32)
-        at_s, cells = at_s[-self._bins :], cells[-self._bins :]
+        # No more at once than the bins that are forgotten together: so it is the same for any number at once.
+        most = max(1, self._bins // 4)
+        for first in range(0, len(at_s), most):
+            self._append_few(at_s[first : first + most], cells[first : first + most])
+
+    def _append_few(self, at_s: Column, cells: Column) -> None:
         while True:
             number = np.floor(at_s / self._bin_s).astype(np.int64)
             if self._count:  # a clock that is set back moves no step to an earlier bin

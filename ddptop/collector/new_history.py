@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ledger.recorded import pack_ledger
+from ddptop.analysis.ledger.recorded import STEPS_APART, pack_ledger
 from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.history import BIN_STEPS, COLUMNS
@@ -15,9 +15,6 @@ from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, joi
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
-
-LEDGER_STEPS = 32
-"""Least steps between two sums of the ledger: those of a rank take as much as a step of it."""
 
 MOST_COARSE = 64
 """Most GROUPs in one point, 4,096 steps: the history in memory has more steps as points of their own."""
@@ -35,7 +32,7 @@ class NewHistory:
         self._taken_s = -math.inf
         """When the last step ended that was taken."""
         self._lost = 0
-        self._ledger_bin, self._ledger_steps = NO_BIN, -LEDGER_STEPS
+        self._ledger_bin, self._ledger_steps = NO_BIN, -STEPS_APART
         """The newest bin of the ledger's last minutes that was taken, and how many steps its sums had."""
         self._marked_s = self._excess_s = 0.0
         self._taken: set[tuple[float, str]] = set()
@@ -86,7 +83,7 @@ class NewHistory:
         # Steps that wait for their evaluation are not in the sums yet.
         state.settle()
         ledger = state.ledger
-        if not ledger.is_known or ledger.n_steps < self._ledger_steps + LEDGER_STEPS:
+        if not ledger.is_known or ledger.n_steps < self._ledger_steps + STEPS_APART:
             return None
         packed = pack_ledger(ledger, self._ledger_bin)
         self._ledger_steps = ledger.n_steps

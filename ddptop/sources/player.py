@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ledger.recorded import resume_ledger
+from ddptop.analysis.ledger.recorded import STEPS_APART, resume_ledger
 from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import recall_since_start
@@ -297,7 +297,10 @@ class Player:
     def _resume_ledger(self, t_ns: int) -> int:
         """Have the ledger begin with the sums that were recorded last; where they are too far back, it is not
         known at this moment. Returns from when on messages have to be read for it."""
-        recorded = self.recording.ledgers_until(t_ns, most_rows=max(RECALLED_ROWS, LEAST_TAIL_ROWS))
+        # Of very many ranks, sums are further apart than so many rows.
+        of_all_ranks = 2 * STEPS_APART * (self.recording.world_size or 1)
+        most_rows = max(RECALLED_ROWS, LEAST_TAIL_ROWS, of_all_ranks)
+        recorded = self.recording.ledgers_until(t_ns, most_rows=most_rows)
         if recorded is None or not resume_ledger(self.reducer.state.ledger, recorded.sums):
             return t_ns
         return recorded.from_ns

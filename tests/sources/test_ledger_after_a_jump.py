@@ -13,10 +13,12 @@ from ddptop.collector.new_history import NewHistory
 from ddptop.frames.frame import Frame
 from ddptop.frames.ledger import Ledger
 from ddptop.frames.verdict import verdict
+from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
 from ddptop.recording import writer
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
+from ddptop.sources import player
 from ddptop.sources.player import Player
 from tests.analysis.conftest import World
 from tests.recording.made_up import GIB, collect
@@ -102,6 +104,30 @@ def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
         assert jumped.ledger.run.steps == RESTART + LAST + 1
         assert (jumped.ledger.ranks.restart_s > 15).all()
         assert jumped.ledger.ranks.saving_s[1] > 1 and jumped.ledger.ranks.phase_s[1] > 1
+
+
+def test_of_very_many_ranks_a_jump_reads_as_many_steps_as_sums_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are more than a jump reads else."""
+    monkeypatch.setattr(writer, "INDEX_STEPS", 8)
+    for name in ("RECALLED_ROWS", "LEAST_TAIL_ROWS"):
+        monkeypatch.setattr(player, name, 0)
+    reducer, recorder = Reducer(), Writer(tmp_path / "run.ddptop", limit_bytes=GIB)
+    recorder.history = NewHistory(reducer)
+    world = World(RANKS, own=True)
+    for number, received in enumerate([world.run(), *world.introduce(), *world.steps(500)]):
+        reducer.feed(received)
+        recorder.add(received, encode(received.message))
+        if number % 12 == 0:
+            recorder.flush()
+    recorder.close()
+    with Recording.open(tmp_path / "run.ddptop") as recording:
+        for percent in range(70, 101, 5):
+            t_ns = recording.start_ns + (recording.end_ns - recording.start_ns) * percent // 100
+            jumping = Player(recording, whole_rows=0, tail_rows=60)
+            jumping.jump_to(t_ns)
+            assert not jumping.from_start and jumping.make_frame().ledger is not None
 
 
 def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(

@@ -46,6 +46,9 @@ _T = TypeVar("_T")
 VERSION = 1
 """Of the layout, and of what the sums mean. Of other versions a reader takes none."""
 
+STEPS_APART = 32
+"""Least steps between two recorded sums: those of a rank take as much as a step of it."""
+
 WAIT_NUMBERS, WAIT_COUNTS = ("usual_ms", "other_ms", "longest_ms"), ("n_steps", "longest_step")
 """Fields of a WaitSum: floats and integers."""
 

@@ -66,8 +66,14 @@ class Overhead:
 
     @property
     def sampling_sentence(self) -> str:
-        """`1 in 8 steps recorded`; empty: all are."""
-        return "" if self.recorded_every <= 1 else f"1 in {self.recorded_every:,} steps recorded"
+        """`1 in 8 steps recorded`, and how much that takes if it is more than the budget; empty: all are."""
+        if self.recorded_every <= 1:
+            return ""
+        text = f"1 in {self.recorded_every:,} steps recorded"
+        us, pct, budget_pct = self.us_per_step, self.measured_pct, self.budget_pct
+        if us is None or pct is None or budget_pct is None or pct <= budget_pct:
+            return text
+        return f"{text}; with {fixed(us, 0)} us a step that is over the budget"
 
     @property
     def detail_sentence(self) -> str | None:

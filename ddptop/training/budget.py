@@ -56,7 +56,7 @@ MAX_RECORD_EVERY = 64
 
 RAREST_RECORD_NS = 40_000_000
 """At the usual budget at least one step in this time is recorded, 25 a second where steps are short: a slow
-rank is to be flagged within 3 s. With a tenth of the budget it is one in ten times as long."""
+rank is to be flagged within 3 s. With less than that budget only MAX_RECORD_EVERY is a bound."""
 
 FULL_SHARE = 3 / 4
 """More steps are left out where recording takes more than this share of the budget: the rest is detail's."""
@@ -64,16 +64,16 @@ FULL_SHARE = 3 / 4
 CALM_BATCHES = 8
 """Fewer are left out only where there was room for that in so many batches in a row."""
 
-ASIDE_NS = 4_000
-"""What a step takes in which the recorder stands aside: measured 3 to 12 us at a load of 20 (RECORDER.md)."""
+ASIDE_NS = 5_000
+"""What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
 
 LEAST_SAMPLED_SHARE = 1 / 8
 """Likewise where steps are left out: then more of them are as soon as the budget is exceeded."""
 
 TIGHT_SHARE, TIGHT_STEP_NS = 0.5, 4_000_000
 """Where what is not bucket detail takes more than this share of the budget, in steps shorter than this, the
-publisher runs half as often. In longer ones that saves little of the budget, and a slow rank would be
-flagged, and cleared, up to 60 steps later."""
+publisher runs half as often. In longer ones that saves little of the usual budget, and a slow rank would be
+flagged, and cleared, up to 60 steps later: there it does so where it alone takes more than this share."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -238,6 +238,7 @@ class Budget:
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if not self._full and self._steps >= FIRST_STEPS:
             budget = self.budget_pct / 100.0 * step
+            self._choose_tightness(base, published, budget)
             self._choose_intervals(base, extra, budget)
             self._choose_record_every(recording, budget * FULL_SHARE - published)
 
@@ -252,20 +253,23 @@ class Budget:
     def _choose_record_every(self, recording: float, room: float) -> None:
         """`room`: what the training thread may take in a step without bucket detail, in ns."""
         every, step = self.record_every, self.step_ns
-        rarest_ns = RAREST_RECORD_NS * DEFAULT_BUDGET_PCT / self.budget_pct if self.budget_pct else math.inf
+        rarest_ns = RAREST_RECORD_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
         with_more_ns = min(recording, self._recording_ns(recording, every // 2))
         is_calm = every > 1 and with_more_ns <= ROOM_LEFT * room
         self._calm_batches = self._calm_batches + 1 if is_calm else 0
         if every > 1 and (every * step > rarest_ns or self._calm_batches >= CALM_BATCHES):
             self.record_every, self._calm_batches = every // 2, 0
-        elif self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
+        # Where recording takes less than standing aside, leaving steps out saves nothing.
+        elif not is_calm and self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
             self.record_every = min(every * 2, MAX_RECORD_EVERY)
+
+    def _choose_tightness(self, base: float, published: float, budget: float) -> None:
+        # With the publisher at half its rate both are less: back only where that, too, is far below.
+        share = TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE
+        self.tight = (base if self.step_ns < TIGHT_STEP_NS else published) > budget * share
 
     def _choose_intervals(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
-        # With the publisher at half its rate `base` is less: back only where that, too, is far below.
-        share = TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE
-        self.tight = self.step_ns < TIGHT_STEP_NS and base > budget * share
         if base > budget and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:

@@ -9,6 +9,7 @@ import pytest
 
 from ddptop.analysis.health.overhead import APART, AROUND, FEWEST, RecordedSteps, ShadowCost, estimate
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.overhead import Overhead
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
 from ddptop.training.shadow import BLOCK, LENGTH, PERIOD
@@ -163,3 +164,18 @@ def test_a_stall_in_a_shadow_block_is_diagnosed_as_any_other(make_world) -> None
     stall = stage.frame().stall
     assert stall is not None
     assert (stall.kind, stall.ranks, stall.waiting, stall.step) == ("missing", (1,), (0, 2, 3), 40)
+
+
+@pytest.mark.parametrize(
+    ("every", "us", "pct", "sentence"),
+    [
+        (1, 9.0, 1.8, ""),
+        (8, 9.0, 0.9, "1 in 8 steps recorded"),
+        (64, 9.0, 1.8, "1 in 64 steps recorded; with 9 us a step that is over the budget"),
+        (64, None, None, "1 in 64 steps recorded"),
+    ],
+)
+def test_sampling_that_does_not_keep_the_budget_says_so(
+    every: int, us: float | None, pct: float | None, sentence: str
+) -> None:
+    assert Overhead(1.0, pct, us, 8, 0, recorded_every=every).sampling_sentence == sentence

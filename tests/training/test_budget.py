@@ -161,14 +161,15 @@ def test_what_the_first_steps_cost_does_not_make_detail_rarer_than_every_8th_ste
 @pytest.mark.parametrize(
     ("wall_us", "plain_us", "pct", "every"),
     [
-        (600, 45, 1.0, 64),
-        (1_000, 50, 1.0, 16),
+        (900, 45, 1.0, 32),
+        (1_000, 50, 1.0, 32),
         (2_000, 90, 1.0, 16),
         (4_000, 140, 1.0, 8),
         (10_000, 150, 1.0, 4),
         (40_000, 600, 1.0, 1),  # one in 40 ms at least
         (2_000, 10, 1.0, 1),
-        (10_000, 90, 0.1, 32),
+        (10_000, 90, 0.1, 64),
+        (40_000, 600, 0.1, 64),
     ],
 )
 def test_steps_are_left_out_until_the_budget_holds_for_everything(
@@ -212,6 +213,14 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
     assert training.budget.tight and 1 < training.budget.loss_every <= MAX_LOSS_EVERY
     training.run(500, wall=50 * MS, plain=20_000, detail=205_000)
     assert (training.budget.tight, training.budget.loss_every) == (False, 1)
+
+
+@pytest.mark.parametrize(("pct", "tight"), [(1.0, False), (0.1, True)])
+def test_a_publisher_that_takes_most_of_a_small_budget_runs_half_as_often(pct: float, tight: bool) -> None:
+    """0.2 % of a core in steps of 40 ms."""
+    training = Training(Budget(pct))
+    training.run(4_000, wall=40 * MS, plain=100_000, detail=490_000, publisher=MS // 2)
+    assert training.budget.tight is tight
 
 
 def test_steps_of_4_ms_and_more_are_reported_four_times_a_second_whatever_the_budget() -> None:

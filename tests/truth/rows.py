@@ -87,6 +87,8 @@ ROWS: tuple[Row, ...] = (
     Row("asleep-20", place="data", ms=20, asleep_ms=8, cause="data"),
     Row("asleep-3", place="before_optimizer", ms=3, asleep_ms=8, cause="other"),
     Row("asleep-overlapped", kind="no_sync", asleep_ms=8),
+    Row("short-data", place="data", ms=2, asleep_ms=1, cause="data"),
+    Row("short-optimizer", place="before_optimizer", ms=2, asleep_ms=1, cause="other"),
     Row("healthy", kind="none"),
     Row("healthy-4-ranks", kind="none", world=4),
 )

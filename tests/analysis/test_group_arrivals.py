@@ -14,7 +14,7 @@ from ddptop.frames.process_groups import ProcessGroupFigures
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
-from ddptop.protocol.messages import Received
+from ddptop.protocol.messages import Card, Received
 from ddptop.render.plain import draw_frame
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
@@ -79,14 +79,22 @@ def windows(
             )
 
 
-def frame_of(world: World, reported: Sequence[tuple[int, Arrivals]]) -> Frame:
+def frame_of(
+    world: World, reported: Sequence[tuple[int, Arrivals]], *, training: str | None = "fsdp2"
+) -> Frame:
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(STEPS)):
+    for received in (world.run(), *introduced(world, training), *world.steps(STEPS)):
         reducer.feed(received)
     at_ns = START_NS + STEPS * STEP_US * 1000
     for seq, (rank, message) in enumerate(reported):
         reducer.feed(Received(at_ns, rank, world.session(rank), 1000 + seq, message))
     return reducer.frame(at_ns)
+
+
+def introduced(world: World, training: str | None) -> Iterator[Received]:
+    for received in world.introduce():
+        is_card = isinstance(received.message, Card)
+        yield received._replace(message=Card({"training": training})) if is_card else received
 
 
 def of_rank(late_rank: int, late_us: float) -> Late:
@@ -223,6 +231,20 @@ def test_what_does_not_fit_is_ignored(make_world, change: dict[str, tuple[int, .
     assert frame_of(make_world(2, own=True), reported).process_groups == ()
 
 
+@pytest.mark.parametrize("training", ["collectives", None])
+def test_where_own_times_are_known_they_must_show_it(make_world, training: str | None) -> None:
+    frame = frame_of(make_world(2, own=True), [*windows(range(2), of_rank(1, 20_000))], training=training)
+    assert frame.straggler is None
+    assert the_group(frame).last_arriver == 1
+
+
+def test_a_rank_that_waits_for_a_cpu_is_not_flagged(make_world) -> None:
+    world = make_world(2, own=True)
+    world.cpu_us = {0: 0, 1: 15_000}
+    frame = frame_of(world, [*windows(range(2), of_rank(1, 20_000))])
+    assert frame.straggler is None or frame.straggler.group == ""
+
+
 def test_own_times_come_first(make_world) -> None:
     world = make_world(2, delays={(1, "data"): 20_000}, own=True)
     frame = frame_of(world, [*windows(range(2), of_rank(1, 20_000))])
@@ -236,7 +258,7 @@ def test_the_report_says_in_which_group_a_rank_was_late() -> None:
 
     def messages() -> Iterator[Received]:
         yield world.run()
-        yield from world.introduce()
+        yield from introduced(world, "fsdp2")
         yield from world.steps(STEPS)
         for seq, (rank, message) in enumerate(arrivals):
             yield Received(START_NS + STEPS * STEP_US * 1000, rank, 100 + rank, 1000 + seq, message)

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from ddptop.analysis.figures import place_excess
 from ddptop.analysis.straggler import arrival_rules
+from ddptop.analysis.straggler.agreement import ON_TIME
+from ddptop.analysis.straggler.own_time_rules import KEEP_STEPS
 from ddptop.frames.conditions import say
 from ddptop.frames.frame import Straggler
 from ddptop.frames.phrases import group_phrase, which_hosts
 from ddptop.frames.statistics import median
 from ddptop.protocol.limits import NS
+from ddptop.protocol.vocabulary import SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.steps.group_arrivals import GroupArrivals, GroupCollectives
+    from ddptop.analysis.steps.group_arrivals import GroupCollectives
     from ddptop.analysis.straggler.arrival_rules import Measurement
 
 OLD_NS = 600 * NS
@@ -55,10 +61,12 @@ def evaluate_group(group: GroupCollectives) -> None:
     group.flagged = None if measured is None else measured.ranks[0]
 
 
-def latest_rank(arrivals: GroupArrivals, now_ns: int) -> LateRank | None:
-    """The flagged rank that costs most and is not late for another's sake; None: there is none."""
-    flagged = [*_flagged_ranks(arrivals.groups.values(), now_ns)]
+def latest_rank(state: RunState, now_ns: int) -> LateRank | None:
+    """The flagged rank that costs most, is late for no other's sake, and slow by itself; None: there is
+    none."""
+    flagged = [*_flagged_ranks(state.group_arrivals.groups.values(), now_ns)]
     causes = [late for late in flagged if not any(_follows(late, other) for other in flagged)]
+    causes = [late for late in causes if _is_slow_itself(state, late)]
     return max(causes, key=lambda late: late.measured.cost_ms, default=None)
 
 
@@ -83,12 +91,31 @@ def _follows(late: LateRank, other: LateRank) -> bool:
     return float(median(lateness)) <= -FOLLOWS_SHARE * late.measured.lateness_ms
 
 
+def _is_slow_itself(state: RunState, late: LateRank) -> bool:
+    """Whether the own times of the newest steps do not contradict that a rank is slow: it has not waited for
+    a CPU, and where own times are known it takes longer.
+
+    Those of sharded training are not known: they include waiting in collectives that Python does not wait
+    for, which is longer on the other ranks."""
+    steps = state.figures.steps
+    slots = steps.recent(KEEP_STEPS)
+    if not steps.has_own or not len(slots):
+        return True
+    members, place = np.array(late.group.scope.ranks), late.measured.ranks[0]
+    least_ms = ON_TIME * late.measured.lateness_ms
+    if float(median(place_excess(steps, "cpu", slots, members)[place])) >= least_ms:
+        return False
+    if state.cards.get(late.rank, {}).get("training") in SHARDED:
+        return True
+    return bool(float(median(steps.work_excess(slots, np.array([late.rank]))[0])) >= least_ms)
+
+
 def note_late_rank(state: RunState, t_ns: int) -> None:
     """Log when the flag goes to another rank, or to none, where own times and buckets flag none."""
     arrivals = state.group_arrivals
-    late = latest_rank(arrivals, t_ns)
-    rank = None if late is None else late.rank
     state.settle()
+    late = latest_rank(state, t_ns)
+    rank = None if late is None else late.rank
     if state.figures.straggler is not None:  # its begin and end are logged
         arrivals.late_rank = None
         return
@@ -105,9 +132,9 @@ def note_late_rank(state: RunState, t_ns: int) -> None:
         state.log.add(now_s, "straggler", text, rank=rank, step=step)
 
 
-def straggler_in_group(arrivals: GroupArrivals, now_ns: int) -> Straggler | None:
+def straggler_in_group(state: RunState, now_ns: int) -> Straggler | None:
     """The figures of `latest_rank`: what is between its collectives is not divided, so it has no cause."""
-    late = latest_rank(arrivals, now_ns)
+    late = latest_rank(state, now_ns)
     if late is None:
         return None
     group, measured = late.group, late.measured

@@ -173,7 +173,7 @@ def _flagged(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Strag
     if ledger is not None and state.figures.steps.has_own:  # else waits are known of sampled steps only
         rare = rare_straggler(ledger)
     if late is None and rare is None:
-        return straggler_in_group(state.group_arrivals, state.newest_ns)
+        return straggler_in_group(state, state.newest_ns)
     if late is None or rare is None:
         return late or rare
     of_both = late.pattern == "intermittent" and late.rank == rare.rank

@@ -287,7 +287,9 @@ class RunState:
     def take_replica(self, rank: int, replica: Replica, t_ns: int) -> None:
         """A rank reports checksums of its parameters."""
         group = self.groups.of(rank, replica.model)
-        self.replicas.take(rank, replica, group.ranks if group else (), self.present, self.unix_s(t_ns))
+        is_replicated = self.cards.get(rank, {}).get("training") is None  # DDP's are
+        ranks = group.ranks if group else ()
+        self.replicas.take(rank, replica, ranks, self.present, self.unix_s(t_ns), is_replicated=is_replicated)
 
     def take_layout(self, layout: Layout, session: RankSession, t_ns: int) -> None:
         """A process reports its gradient buckets."""

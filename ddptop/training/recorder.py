@@ -318,7 +318,7 @@ class Recorder:
         self.asides = 0
         begins_pass = self.loader.note_forward()
         if self._stepped or self._passed:
-            self._close_step(0)
+            self._close_step(0, check=self._stepped)
         if begins_pass:
             self._first_batch = FIRST_BATCH
         self._saw_backward = True
@@ -599,7 +599,8 @@ class Recorder:
     def _close_step(self, flags: int, *, check: bool = False) -> None:
         """`check`: training goes on, so that the replicas should be equal now."""
         step = self.step
-        check = check and self._synchronised and step % self.check_every == 0
+        synchronised = self._synchronised or self.without_ddp
+        check = check and synchronised and step % self.check_every == 0
         # Closing a step is part of the one that begins, whose clock is used from here on.
         self.cost_clock = cpu = cpu_now if is_clocked(step + 1) else int
         # Where the step that ends is measured, the wrapper around this call counts it.
@@ -630,8 +631,7 @@ class Recorder:
             self.calls = []
         if not self.aside:
             # In a step that reduces nothing a second optimizer step would not be found (`make_unseen_end`).
-            reduced = self._synchronised or self.without_ddp
-            alike = reduced and self._ended_by == self._usual_end != 0
+            alike = synchronised and self._ended_by == self._usual_end != 0
             self._alike_steps = self._alike_steps + 1 if alike else 0
             self._usual_end = self._ended_by
         self._ended_by = 0

@@ -129,9 +129,21 @@ class ReplicaCheck:
         if number in self._left_out:
             return
         if getattr(ddp, "mixed_precision", None) is None:  # it exchanges the parameters' data as it goes
-            model = _CheckedModel(ddp)
+            ignored = getattr(ddp, "parameters_to_ignore", ())
+            model = _CheckedModel(
+                ddp, [p for name, p in ddp.module.named_parameters() if name not in ignored]
+            )
             if model.pieces.count:
                 self._models[number] = model
+
+    def watch_optimizer(self, optimizer: Any) -> None:
+        """Without a DDP model: check the parameters of the first optimizer, as those of model 0. The
+        collector finds out whether they are replicas at all."""
+        if not self._models:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            model = _CheckedModel(optimizer, parameters)
+            if model.pieces.count:
+                self._models[0] = model
 
     def leave_out(self, number: int, hook: str) -> None:
         """Do not check a model whose communication hook, of this name, lets replicas differ on purpose."""
@@ -194,18 +206,19 @@ def every_for(every: int, cost_ns: float, allowance_ns: float) -> int:
 
 
 class _CheckedModel:
-    """The parameters of one DDP model that are the same on all its ranks, as long as that model exists."""
+    """The parameters of a DDP model or of an optimizer that are the same on all ranks, as long as that
+    exists."""
 
-    def __init__(self, ddp: Any) -> None:
-        ignored = getattr(ddp, "parameters_to_ignore", ())
-        chosen = [p for name, p in ddp.module.named_parameters() if name not in ignored and is_checkable(p)]
+    def __init__(self, owner: Any, parameters: Sequence[Any]) -> None:
+        """`owner`: it keeps the parameters."""
+        chosen = [parameter for parameter in parameters if is_checkable(parameter)]
         self._parameters = chosen
         self._sizes = [int(parameter.nbytes) for parameter in chosen]
         self._strides = [parameter.stride() for parameter in chosen]
         self.pieces = Pieces(self._sizes)
         # No weak references to the parameters: torch refuses to swap a tensor that has one
         # (`torch.__future__.set_swap_module_params_on_conversion`). The reducer keeps them as long as we do.
-        self._ddp = weakref.ref(ddp, lambda _: chosen.clear())
+        self._owner = weakref.ref(owner, lambda _: chosen.clear())
 
     def checksum(self, piece: int) -> int | None:
         """CRC-32 of the bytes of a piece; None where a parameter is freed or has changed."""

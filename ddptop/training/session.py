@@ -135,6 +135,8 @@ class Session:
         # gloo's are timed: Python waits for them.
         unseen = kind in SHARDED and self._ddp_device.type != "cpu"
         self.recorder.waits_unseen = int(Flag.WAITS_UNSEEN) if unseen else 0
+        if kind == "collectives":
+            self.replicas.watch_optimizer(optimizer)
         if self.card.get("training") != kind:
             self.card["training"] = kind
             if self._publisher is not None:

@@ -6,8 +6,9 @@ from itertools import permutations
 
 import pytest
 
+from ddptop.analysis.health.replicas import EQUAL_UPDATES
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Membership, Replica
+from ddptop.protocol.messages import Card, Membership, Replica
 from tests.analysis.stalling import Stage
 
 
@@ -209,3 +210,35 @@ def test_memory_is_bounded_whatever_the_ranks_send(make_world) -> None:
     for step in range(500):
         check(stage, step, ranks=(0,))
     assert len(next(iter(stage.reducer.state.replicas._open.values()))) <= 8
+
+
+def train_without_ddp(stage: Stage) -> None:
+    for rank in range(4):
+        stage.say(rank, Card({"training": "collectives"}))
+
+
+def test_without_ddp_ranks_are_replicas_once_their_updates_were_equal_several_times(stage) -> None:
+    train_without_ddp(stage)
+    for step in range(0, 16 * (EQUAL_UPDATES + 1), 16):
+        check(stage, step)
+    check(stage, 96, {(2, 1)})
+    alert = drift(stage)
+    assert alert.message == "replica of rank 2 differs since step 96 (equal at step 64)"
+
+
+@pytest.mark.parametrize("differing", [range(1, 9), [1, 2, 3, 5, 6, 7], [3, 4, 7, 8]])
+def test_without_ddp_other_parts_of_a_model_and_averages_now_and_then_are_no_drift(stage, differing) -> None:
+    train_without_ddp(stage)
+    for number in range(9):
+        changed = {(rank, place) for rank in range(4) for place in range(4)} if number in differing else ()
+        check(stage, 16 * number, changed)
+    assert drift(stage) is None
+
+
+def test_without_ddp_parameters_that_never_change_are_no_replicas(stage) -> None:
+    train_without_ddp(stage)
+    for step in range(0, 160, 16):
+        for rank in range(4):
+            stage.say(rank, Replica(step, 0, 8, 0, (1, 2, 3, 4)))
+    check(stage, 160, {(2, 1)})
+    assert drift(stage) is None

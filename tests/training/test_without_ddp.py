@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.protocol.messages import Bye, Hello, Phase, StepRow, Steps
+from ddptop.protocol.messages import Bye, Hello, Phase, Replica, StepRow, Steps
 from ddptop.training import recorder
 from ddptop.training.activity import EvaluationWatch
 from ddptop.training.recorder import FEW_PASSES
@@ -206,6 +206,9 @@ def test_a_script_without_ddp_is_recorded_and_trains_alike(
         assert all(row.data_us > 0 and row.forward_us > 0 and row.backward_us > 0 for row in rows[1:])
         assert all(row.loss is not None and row.own.exposed >= 0 for row in rows[1:])
         assert all((row.own.waited_other > 0) is (world > 1) for row in rows[1:])
+    of_ranks = [[(r.step, r.pieces, r.values) for r in ear.said(rank, Replica)] for rank in range(world)]
+    assert [step for step, _, _ in of_ranks[0]] == ([0] if world > 1 else []), "every 16th"
+    assert of_ranks[0] == of_ranks[-1], "the replicas are equal"
 
 
 def test_a_process_without_a_launcher_is_the_only_rank(ear: Ear, tmp_path: Path) -> None:

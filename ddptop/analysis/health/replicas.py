@@ -35,6 +35,8 @@ class PieceResult(NamedTuple):
     differing: tuple[int, ...]
     """Ranks without the majority's value; all of `reported` without a majority; empty where all are equal."""
     majority: bool
+    value: int | None = None
+    """The checksum of all, where they are equal."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Check:
         every_rank = frozenset(self.reported)
         for i in range(max(len(answer.values) for answer in self.answers)):
             if i < least and len(self.answers) == 1:
-                yield PieceResult(every_rank, (), True)
+                yield PieceResult(every_rank, (), True, self.answers[0].values[i])
             else:
                 yield self._of(i)
 
@@ -100,7 +102,7 @@ class Check:
                 ranks_with.setdefault(answer.values[i], []).extend(ranks)
         reported = frozenset(rank for ranks in ranks_with.values() for rank in ranks) | self.overflow
         if len(ranks_with) == 1 and not self.overflow:
-            return PieceResult(reported, (), True)
+            return PieceResult(reported, (), True, next(iter(ranks_with)))
         most = max(ranks_with, key=lambda value: len(ranks_with[value]))
         majority = 2 * len(ranks_with[most]) > len(reported)
         differing = {
@@ -126,6 +128,20 @@ REDUCING_HOOKS = frozenset(
     }
 )
 """torch's communication hooks after which all ranks have the same gradients."""
+
+EQUAL_UPDATES = 4
+"""Without a DDP model parameters count as replicas after so many checks in a row, in each of which a piece
+was equal on all ranks and had changed since the check before. Ranks that hold other parts of a model have
+equal parameters only before they train; ranks that average theirs now and then, only now and then."""
+
+
+class _EqualUpdates(NamedTuple):
+    """The last checks of a piece, which were equal on all ranks."""
+
+    value: int
+    n_changes: int
+    """How often it had changed since the check before."""
+
 
 MAX_PIECES = 4096
 """Most pieces of one model that are tracked."""
@@ -198,16 +214,27 @@ class Replicas:
         self._equal: dict[_Key, dict[int, _Equal]] = {}
         self._drifts: dict[tuple[_Key, int], Drift] = {}
         self._newest: dict[tuple[_Key, int], int] = {}
+        self._updates: dict[tuple[_Key, int], _EqualUpdates] = {}
+        """By model and piece, where it is not known that the model is replicated."""
         self._pieces: dict[_Key, int] = {}
         self._world = world
 
     def take(
-        self, rank: int, replica: Replica, group: tuple[int, ...], present: Set[int], unix_s: float
+        self,
+        rank: int,
+        replica: Replica,
+        group: tuple[int, ...],
+        present: Set[int],
+        unix_s: float,
+        *,
+        is_replicated: bool = True,
     ) -> None:
         """Take a report of checksums.
 
         `group`: ranks that hold this model, empty: all. `present`: ranks that have neither ended nor joined.
+        `is_replicated`: whether it is known that all of them should have equal parameters.
         """
+        self._is_replicated = is_replicated
         if not 0 < replica.pieces <= MAX_PIECES or not 0 < len(replica.values) <= replica.pieces:
             return
         key = _Key(replica.model, group)
@@ -312,6 +339,8 @@ class Replicas:
             if step < self._newest.get((key, piece), 0) or 2 * len(result.reported) <= len(expected):
                 continue
             self._newest[key, piece] = step
+            if not self._is_replicated and not self._has_equal_updates(key, piece, result, expected):
+                continue
             drift = self._drifts.get((key, piece))
             if result.differing:
                 self._differs(key, piece, result, step, unix_s)
@@ -323,6 +352,18 @@ class Replicas:
         if before and not self._drifts:
             text = say("replica_drift_end", step=step)
             self._log.add(unix_s, "replica_drift_end", text, step=step)
+
+    def _has_equal_updates(self, key: _Key, piece: int, result: PieceResult, expected: Set[int]) -> bool:
+        """Whether a piece has shown to be replicated, with this result."""
+        value, count = self._updates.get((key, piece), (None, 0))
+        if count >= EQUAL_UPDATES:
+            return True
+        if result.value is None:
+            self._updates.pop((key, piece), None)
+        elif result.reported >= expected and result.value != value:
+            count = count if value is None else count + 1
+            self._updates[key, piece] = _EqualUpdates(result.value, count)
+        return count >= EQUAL_UPDATES
 
     def _differs(self, key: _Key, piece: int, result: PieceResult, step: int, unix_s: float) -> None:
         drift_before = self._drifts.get((key, piece))
@@ -354,6 +395,7 @@ class Replicas:
         self._equal.pop(key, None)
         self._newest = {place: step for place, step in self._newest.items() if place[0] != key}
         self._drifts = {place: drift for place, drift in self._drifts.items() if place[0] != key}
+        self._updates = {place: updates for place, updates in self._updates.items() if place[0] != key}
 
 
 def _full(equal: _Equal | None) -> int:

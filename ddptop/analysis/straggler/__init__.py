@@ -1,14 +1,21 @@
 """Who is slow, since when, by how much, and what it costs.
 
-There are two sets of rules, because their evidence differs, and not only their thresholds:
+Two kinds of evidence are judged, each as a matrix of ranks and steps with `Thresholds` of its own: own times
+of every step (`own_time_rules`, applied by `step_flags`), and bucket arrivals in steps with bucket detail
+(`arrival_rules`, applied by `flagged`). `shared_rules` has the rules that both use: since when a rank is
+late, which ranks are late together, or in turn, who is a suspect, and what counts as one occurrence.
 
-- `own_time_rules` judges durations of every step. The excess has no bound, its onset is found (CUSUM), and a
-  rank is flagged if the excess is certain in both halves of the steps since then, in one place of the step or
-  in all. A flag is kept by the newest excess alone. What it costs is found afterwards (`cost.py`).
-- `arrival_rules` judges moments in steps with bucket detail. Each lateness has a bound, that of the clocks.
-  A rank is flagged by what it costs, which is simulated (`recoverable`), and by how often it comes last. Its
-  own phases must confirm it (`flagged.py`). A flag is kept by lower thresholds of the same figures.
+The other rules are not shared, because the evidence differs, and not only the thresholds:
 
-The patterns (intermittent, rotating) differ in the same way: sizes and gaps of single steps in one, odds that
-it comes last by chance and simulated cost in the other. They share `occurrences` and the statistics.
+- Own times are durations. Their excess has no bound, and a rank is flagged if it is certain in both halves of
+  the steps since its onset, in one place of the step or in all. A flag is kept by the newest excess alone.
+  What it costs is found afterwards (`cost.py`).
+- Arrivals are moments. Each lateness has a bound, that of the clocks. A rank is flagged by what it costs,
+  which is simulated (`recoverable`), and by how often it comes last. Its own phases must confirm it. A flag
+  is kept by lower thresholds of the same figures.
+- Of a rank that is slow now and then, own times show sizes and gaps, which must be unlike those of the other
+  ranks. Of arrivals only the last one of a step is known to be late: it must be the same rank more often than
+  by chance.
+
+One function for both would ask in each of these lines which evidence it has.
 """

@@ -13,12 +13,12 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
-from ddptop.analysis.straggler.own_time_rules import occurrences
+from ddptop.analysis.straggler.shared_rules import Thresholds, late_together, occurrences, ranks_in_turn
 from ddptop.frames.statistics import certainty, median, probability_of_at_least, quantile
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column, Indices, Mask
 
 EVERY, EVERY_STEPS = 16, 32
 """The rules are evaluated every EVERY detailed steps, and every EVERY_STEPS steps of any kind where fewer
@@ -62,10 +62,6 @@ Of exponential noise it is 0.21, of normal noise less."""
 AGREES_SHARE = 0.5
 """Part of a phase's excess that must be found in the rank's arrivals."""
 
-TOGETHER_SHARE = 0.5
-"""Ranks are stragglers together when the lateness of each is this share of the largest one: if only the
-latest rank were fixed, half of the lateness would remain."""
-
 
 class Measurement(NamedTuple):
     """One rank, or several together, over the evaluated steps of a process group. Ranks are indices in it."""
@@ -99,7 +95,7 @@ class _Late(NamedTuple):
     bound: Column
     """How far it may be wrong."""
 
-    def clear(self) -> Column:
+    def clear(self) -> Mask:
         """(members,) whether the lower quartile exceeds both the bound and SPREAD_SHARE of the median."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
@@ -144,12 +140,7 @@ def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measureme
         rank = int(np.where(clear, late.median, -np.inf).argmax())
     elif np.isnan(late.median[rank]):
         return None
-    beside = clear & (late.median >= TOGETHER_SHARE * late.median[rank])
-    beside[rank] = False
-    order = np.flatnonzero(beside)
-    ranks = (rank, *(int(other_rank) for other_rank in order[np.argsort(-late.median[order], kind="stable")]))
-    if 2 * len(ranks) > len(window.members):
-        ranks = (rank,)
+    ranks = late_together(late.median, clear, rank, len(window.members))
     is_last, gains = gain(window, slots, ranks)
     step = window.group.of("step", slots)
     as_it_ran = float(median(step))
@@ -298,6 +289,13 @@ MANY = 96
 MOST = 0.7
 """Largest share of the steps in which one rank is late: of two ranks that take turns each is late in half."""
 
+LEVEL_STEPS = 8
+"""Newest detailed steps whose median is the present lateness."""
+
+THRESHOLDS = Thresholds(
+    level_steps=LEVEL_STEPS, errors=CERTAIN, steady=STEADY, low=0.25, high=0.75, most=MOST, fewest=1.0
+)
+
 
 class LatePattern(NamedTuple):
     """An intermittent or rotating straggler over steps of a process group. Ranks are indices in it."""
@@ -373,29 +371,23 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
     )
     if len(slots) < MANY or np.isnan(gain).any():
         return None
-    low, high = (float(quantile(gain, share)) for share in (0.25, 0.75))
-    if low < max(FLAG_MS, STEADY * high):
-        return None
     bound = window.bound_ms(slots)
     usual = float(median(skew - gain))  # skew of the other ranks, where there are several
     largest = np.maximum(bound.max(), np.fmax.reduce(window.long.of("bound", window.long.recent(MANY))))
     least = max(float(largest), FLAG_MS, usual if len(window.members) > 2 else 0.0)
-    if not low > least or certainty(gain - least) < CERTAIN:
+    if not float(quantile(gain, THRESHOLDS.low)) > least:
         return None
     clear = (gain > least) & (last >= 0)
-    counts = np.bincount(last[clear].astype(np.int64), minlength=len(window.members))
-    if counts.max() > MOST * len(slots):
-        return None
-    part = max(1.0, len(slots) / (2 * len(counts)))  # half of the share of each if all ranks took turns
-    order = [int(one) for one in np.argsort(-counts, kind="stable") if counts[one] >= part]
-    if len(order) < 2:
+    late_rank = np.where(clear, last, -1).astype(np.int64)
+    order = ranks_in_turn(late_rank, gain, len(window.members), THRESHOLDS, bound_ms=least)
+    if not order:
         return None
     if held in order:
-        order.sort(key=lambda one: one != held)
+        order = tuple(sorted(order, key=lambda rank: rank != held))
     as_it_ran = float(median(step))
     cost = as_it_ran - float(median(step - gain))
     if cost < FLAG_MS or as_it_ran <= 0 or 100 * cost / as_it_ran < FLAG_PCT:
         return None
-    share = float(counts[order[0]] / len(slots))
+    share = float((late_rank == order[0]).mean())
     recoverable = float(median(gain[clear]))
-    return LatePattern(tuple(order), share, recoverable, cost, 100 * cost / as_it_ran, least)
+    return LatePattern(order, share, recoverable, cost, 100 * cost / as_it_ran, least)

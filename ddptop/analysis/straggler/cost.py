@@ -25,6 +25,7 @@ from ddptop.analysis.straggler import (
     own_time_rules,
     uneven_work,
 )
+from ddptop.analysis.straggler.shared_rules import is_clearly_last, onsets
 from ddptop.frames.frame import Straggler, Suspect
 from ddptop.frames.statistics import LEAST_BLOCK, interval_of_median, mean, median, quantile
 
@@ -36,20 +37,11 @@ if TYPE_CHECKING:
 
 RECENT = (4, 8, 12, 16)
 """Numbers of newest detailed steps in which a suspect is searched: for many ranks four steps are enough, for
-two ranks twelve (CHANCE)."""
-
-SUSPECT_SHARE = 0.75
-"""Least share of these steps in which the suspect comes last."""
-
-CHANCE = 1e-3
-"""Largest probability that any of equally fast ranks comes last so often."""
+two ranks twelve (`shared_rules.CHANCE`)."""
 
 BEFORE_SHARE, AFTER_SHARE = 0.25, 0.75
 """A rank became slow at a step when it is late in at most BEFORE_SHARE of the steps before and in at least
 AFTER_SHARE of those after."""
-
-LEVEL_STEPS = 8
-"""Newest detailed steps whose median is the present lateness."""
 
 
 class WhatIf(NamedTuple):
@@ -114,15 +106,13 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
 def onset(lateness: Column) -> int:
     """Index of the first step since which a rank is as late as now; 0: it was in all steps.
 
-    `lateness`: (n,) of one rank, oldest first. The result maximizes the sum, from it to the end, of lateness
-    minus half the present lateness (CUSUM), so that single steps that do not fit change nothing.
+    `lateness`: (n,) of one rank, oldest first.
     """
-    level = float(median(lateness[-LEVEL_STEPS:]))
+    level = float(median(lateness[-arrival_rules.LEVEL_STEPS :]))
     if not level > 0:
         return 0
-    over = np.clip(np.nan_to_num(lateness), 0.0, level) - level / 2
-    first = int(np.cumsum(over[::-1])[::-1].argmax())
-    late = over > 0
+    first = int(onsets(lateness[None], arrival_rules.THRESHOLDS)[0])
+    late = np.nan_to_num(lateness) > level / 2
     clear = first > 0 and late[:first].mean() <= BEFORE_SHARE and late[first:].mean() >= AFTER_SHARE
     return first if clear and len(late) - first >= RECENT[0] else 0
 
@@ -142,7 +132,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
             return None
         counts = np.bincount(last[last >= 0].astype(np.int64), minlength=len(window.members))
         rank, count = int(counts.argmax()), int(counts.max())
-        if count < SUSPECT_SHARE * steps or formulas.by_chance(count, steps, len(window.members)) > CHANCE:
+        if not is_clearly_last(count, steps, len(window.members)):
             continue
         lateness = window.ranks.of("lateness", newest)[rank]
         late_ms, low_ms = float(median(lateness)), float(quantile(lateness, 0.25))

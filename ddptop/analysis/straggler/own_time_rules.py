@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps import formulas
+from ddptop.analysis.straggler.shared_rules import (
+    Thresholds,
+    is_clearly_last,
+    late_together,
+    occurrences,
+    onsets,
+    ranks_in_turn,
+)
 from ddptop.frames.statistics import (
     certainties_of_packed,
-    certainty,
     element_at,
     median,
     pack_known,
@@ -84,9 +90,6 @@ CANDIDATES = 16
 LEVEL_STEPS = 16
 """Newest steps whose median is the present excess."""
 
-TOGETHER_SHARE = 0.5
-"""Ranks are stragglers together when the excess of each is this share of the largest one."""
-
 KEEP_SHARE, KEEP_STEPS = 0.3, 48
 """A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one
 that it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker."""
@@ -119,20 +122,7 @@ class Late(NamedTuple):
 
 def onset(over: Column) -> int:
     """`onsets` of one rank's excess (n,)."""
-    return int(onsets(over[None])[0])
-
-
-def onsets(over: Column) -> Indices:
-    """(k,) index of the step since which each excess is as large as now; n: it is not positive now.
-
-    `over`: (k, n) excesses of one rank each. The result maximizes the sum, from it to the end, of the excess
-    minus half the present excess, which is clipped to it (CUSUM): single steps that do not fit change
-    nothing."""
-    steps = over.shape[1]
-    level = median(over[:, -LEVEL_STEPS:])[:, None]
-    above = np.clip(np.nan_to_num(over), 0.0, level) - level / 2
-    first = steps - 1 - np.cumsum(above[:, ::-1], axis=1).argmax(axis=1)
-    return np.asarray(np.where(level[:, 0] > 0, first, steps))
+    return int(onsets(over[None], THRESHOLDS)[0])
 
 
 def persistent(excess: Column, wall: Column) -> Late | None:
@@ -144,7 +134,7 @@ def persistent(excess: Column, wall: Column) -> Late | None:
         return None
     rows = candidates(newest, late_often(newest, wall[-NEWEST:]))
     over = excess[rows]
-    first = onsets(over)
+    first = onsets(over, THRESHOLDS)
     level = lasting(over, np.broadcast_to(wall, over.shape), first)
     numbers = np.flatnonzero(~np.isnan(level)).tolist()
     if not numbers:
@@ -160,12 +150,10 @@ def latest_of(numbers: list[int], first: Sequence[int], level: Sequence[float], 
     late, and its `lasting` excess."""
     if len(numbers) == 1:  # usually
         return Late((numbers[0],), first[numbers[0]], level[numbers[0]])
-    late = sorted(numbers, key=level.__getitem__, reverse=True)
-    main = late[0]
-    together = [number for number in late if level[number] >= TOGETHER_SHARE * level[main]]
-    if 2 * len(together) > ranks:
-        together = together[:1]
-    return Late(tuple(together), first[main], level[main])
+    excess = np.array([level[number] for number in numbers])
+    main = int(excess.argmax())
+    together = late_together(excess, np.ones(len(numbers), bool), main, ranks)
+    return Late(tuple([numbers[place] for place in together]), first[numbers[main]], level[numbers[main]])
 
 
 def candidates(newest: Column, often: Mask) -> Indices:
@@ -276,9 +264,6 @@ times (18,000 steps at a load of 10); a step in twenty late by 20 ms in steps of
 HALF = 0.5
 """A rank's occurrences are its excesses of more than half of its median large one: a fault has them alike."""
 
-APART = 4
-"""Late steps within this many steps count as one occurrence: a busy machine stays busy for some steps."""
-
 FEWEST = 6
 """Least occurrences: with one step in twenty late they take 120 steps. By chance one of two ranks has six of
 six once in 32 times, but noise has hardly six that are outstanding."""
@@ -355,19 +340,6 @@ def intermittent(
     return Late((rank,), int(begins[0]), float(median(excess[rank, late])))
 
 
-def occurrences(late: Mask) -> Indices:
-    """Indices of the late steps (n,) that begin an occurrence: neither right after another late step nor
-    within APART steps of the begin of the last occurrence."""
-    begins: list[int] = []
-    previous = counted = -APART
-    for slot in np.flatnonzero(late).tolist():
-        if slot - previous > 1 and slot - counted >= APART:
-            begins.append(slot)
-            counted = slot
-        previous = slot
-    return np.array(begins, np.int64)
-
-
 def silence(begins: Indices) -> float:
     """Steps without an occurrence after which a pattern with these occurrences is over."""
     return min(FRESH, max(SOONEST, LONGEST * float(np.diff(begins).max(initial=0))))
@@ -398,6 +370,10 @@ STEADY = 0.5
 MOST = 0.8
 """Largest share of the steps in which one rank is the late one."""
 
+THRESHOLDS = Thresholds(
+    level_steps=LEVEL_STEPS, errors=ERRORS, steady=STEADY, low=0.1, high=0.8, most=MOST, fewest=2.0
+)
+
 
 def rotating(
     last: Indices,
@@ -421,19 +397,14 @@ def rotating(
     step, middle = float(median(wall)), float(quantile(gain, 0.5))
     if not middle >= ease * max(FLAG_MS, ROTATING_SHARE * step):
         return None
-    low, high = (float(quantile(gain, share)) for share in (0.1, 0.8))
-    if not low >= ease * STEADY * high:
-        return None
-    counts = np.bincount(last, minlength=ranks)
-    part = max(2.0, len(last) / (2 * len(counts)))  # half of the share of each if all ranks took turns
-    order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
-    if len(order) < 2 or counts.max() > MOST * len(last) or certainty(gain) < ERRORS:
+    order = ranks_in_turn(last, gain, ranks, THRESHOLDS, ease=ease)
+    if not order:
         return None
     if middle < ROTATING_SURE * step and not held:
         lasting = int(np.searchsorted(np.nancumsum(all_steps[2][::-1]), 1000 * SLOW_CORE_S)) + 1
         if steps < min(SLOW_CORE_STEPS, lasting):
             return rotating(*all_steps, ranks, steps=min(SLOW_CORE_STEPS, lasting))
-    return Late(tuple(order), first, middle)
+    return Late(order, first, middle)
 
 
 def may_rotate(gain: Column, ends: Indices) -> Mask:
@@ -455,11 +426,6 @@ def outstanding(excess: Column) -> tuple[Indices, Column]:
     return last[1], np.where(np.isfinite(gain), gain, np.nan)
 
 
-SUSPECT_SHARE, CHANCE = 0.75, 1e-3
-"""A suspect has the largest excess in this share of the steps since its onset, which happens to one of
-equally fast ranks with at most this probability."""
-
-
 def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
     """The rank that is clearly late in the newest steps, in too few to flag it; and in how many of them it
     has the largest excess."""
@@ -473,7 +439,7 @@ def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
         return None
     level = float(median(over))
     last = int((np.where(np.isnan(newest), -np.inf, newest)[:, first:].argmax(axis=0) == rank).sum())
-    if last < SUSPECT_SHARE * len(over) or formulas.by_chance(last, len(over), len(excess)) > CHANCE:
+    if not is_clearly_last(last, len(over), len(excess)):
         return None
     if level < max(FLAG_MS, FLAG_SHARE * step) or float(quantile(over, LOW)) < LOW_SHARE * level:
         return None

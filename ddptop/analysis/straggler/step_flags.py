@@ -14,6 +14,7 @@ from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import own_time_rules, uneven_work
 from ddptop.analysis.straggler.causes import STEADY
 from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
+from ddptop.analysis.straggler.shared_rules import onsets
 from ddptop.frames.statistics import certainty, median
 
 if TYPE_CHECKING:
@@ -529,7 +530,7 @@ class _Windows:
         few = self._fewer(over, which, rows)
         if not few.all():
             which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
-        first = own_time_rules.onsets(over)
+        first = onsets(over, own_time_rules.THRESHOLDS)
         wall = self._windows(self._wall[None], which, np.zeros(len(which), np.int64))
         level = own_time_rules.lasting(over, wall, first)
         late_at = np.flatnonzero(~np.isnan(level))

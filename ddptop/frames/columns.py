@@ -1,13 +1,16 @@
-"""Columns of figures, NaN where unknown, and their folds. `frames/statistics.py` has their medians,
-`frames/rings.py` those of the last steps."""
+"""Columns of figures, NaN where unknown, and their folds; results that are kept for columns of texts.
+`frames/statistics.py` has medians, `frames/rings.py` those of the last steps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Column: TypeAlias = NDArray[np.float64]
@@ -15,6 +18,34 @@ if TYPE_CHECKING:
     Indices: TypeAlias = NDArray[np.int64]
     """Places in a column, slots of a ring, numbers of ranks."""
     Mask: TypeAlias = NDArray[np.bool_]
+
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+KEPT_RESULTS = 4
+
+
+def keep_newest(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Keep the results for the newest arguments, of which the first is a column of texts.
+
+    A column is compared, not hashed: it is mostly the same object as before, and `lru_cache` would hash each
+    of its thousands of texts for each call, of which a picture makes some hundred.
+    """
+    kept: list[tuple[tuple[object, ...], _Result]] = []
+
+    @wraps(function)
+    def result_of(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        for (column, *others), result in kept:
+            if column is arguments[0] and (*others,) == arguments[1:]:
+                return result
+        equal = [result for known, result in kept if known == arguments]
+        result = equal[0] if equal else function(*arguments, **named)
+        kept.insert(0, (arguments, result))
+        del kept[KEPT_RESULTS:]
+        return result
+
+    return result_of
 
 
 def folds(count: int, rows: int) -> Indices:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ddptop.frames.columns import keep_newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ class HostIndex:
         return [int(rank) for rank in np.flatnonzero(self.of_rank == host)]
 
 
-@lru_cache(maxsize=4)
+@keep_newest
 def host_index(hosts: tuple[str, ...]) -> HostIndex:
     """The index of `Ranks.host`, which does not change from frame to frame."""
     places: dict[str, int] = {}
@@ -128,7 +129,7 @@ def host_index(hosts: tuple[str, ...]) -> HostIndex:
     return HostIndex(names, of_rank, short, tuple(short[index] for index in of_rank.tolist()))
 
 
-@lru_cache(maxsize=4)
+@keep_newest
 def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names without domain and, where they are long, without the beginning that all of them share, or
     else the end: columns cut names at the front, where they would look the same.
@@ -163,7 +164,7 @@ def _shared_beginning(names: Sequence[str]) -> str:
     return first if length is None else first[:length]
 
 
-@lru_cache(maxsize=4)
+@keep_newest
 def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
     # Cut only where the names stay apart: two clusters may both have a `node1`.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
 from ddptop.frames.activity_words import activities_phrase
 from ddptop.frames.causes import cause_phrase, words_of
+from ddptop.frames.columns import keep_newest
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
 from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
@@ -156,7 +156,7 @@ def run_state(frame: Frame) -> RankStatus:
     return "lost" if gravest == "failed" else gravest  # its launcher may start failed ranks again
 
 
-@lru_cache(maxsize=4)  # of thousands of ranks, some ten times for a picture
+@keep_newest
 def _distinct_states(states: tuple[RankStatus, ...]) -> frozenset[RankStatus]:
     return frozenset(states)
 

@@ -6,11 +6,11 @@ Where the width does not suffice, columns of the smallest `keep` are left out fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.columns import keep_newest
 from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
@@ -209,7 +209,7 @@ def _text_column(
     )
 
 
-@lru_cache(maxsize=4)
+@keep_newest
 def widest_text(texts: tuple[str, ...], ascii_only: bool) -> int:
     """Hosts and devices of thousands of ranks do not change from picture to picture."""
     return max((text_width(clean_text(text, ascii_only)) for text in set(texts)), default=0)

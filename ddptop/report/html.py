@@ -23,9 +23,11 @@ from ddptop.render.text import clean_text
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
 from ddptop.report.pictures import (
+    OTHERS,
     draw_bill_bar,
     draw_bill_legend,
     draw_excess_over_time,
+    draw_key,
     draw_legend,
     draw_paired_bars,
     draw_rank_bar,
@@ -202,7 +204,7 @@ def _draw_bill(report: Report) -> str:
 
 def _draw_over_time(report: Report) -> str:
     picture = draw_run_over_time(report)
-    keys = draw_legend(("wait", "transfer")) + draw_legend(("area",)).replace("area<", "all else<")
+    keys = draw_legend(("wait", "transfer")) + draw_key("area", "all else")
     return f"{picture}<p>{keys}</p>" if picture else ""
 
 
@@ -240,9 +242,10 @@ def _draw_why(report: Report) -> str:
         f"{fixed(beside.usual[phase])}</small></div>"
         for phase in beside.own
     ]
-    lines = ("own time, medians; grey: the others", differences_phrase(beside.slow), events_at_begin(beside))
+    keys = f"<p>{draw_key(OTHERS, 'the others')} own time, medians</p>"
+    lines = (differences_phrase(beside.slow), events_at_begin(beside))
     over_time = draw_excess_over_time(report, beside.slow)
-    return f"{''.join(rows)}{_make_paragraphs(filter(None, lines))}{over_time}"
+    return f"{''.join(rows)}{keys}{_make_paragraphs(filter(None, lines))}{over_time}"
 
 
 def _draw_hosts(report: Report) -> str:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of a picture in its own units."""
 
+OTHERS = "area"
+"""The role of the other ranks' bars beside a straggler's: that of no phase."""
+
 LEAST_MARK = 4.0
 """Width of an event that has no duration."""
 
@@ -79,17 +82,18 @@ def draw_excess_over_time(report: Report, slow: StragglerSummary) -> str:
 
 def draw_legend(names: Iterable[str]) -> str:
     """Colour and name of parts of the step."""
-    return "".join(_draw_key(name, name) for name in names)
+    return "".join(draw_key(name, name) for name in names)
 
 
 def draw_bill_legend(bill: Bill) -> str:
     """Colour, name and share of the classes of the bill."""
     return "".join(
-        _draw_key(CLASSES[row.key].role, f"{row.title} {fixed(row.share_pct)}%") for row in bill.rows
+        draw_key(CLASSES[row.key].role, f"{row.title} {fixed(row.share_pct)}%") for row in bill.rows
     )
 
 
-def _draw_key(role: str, text: str) -> str:
+def draw_key(role: str, text: str) -> str:
+    """A box in the colour of a role, and what it means."""
     box = _draw_box(role, 0, 10, 0, 10)
     return f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{box}</svg>{escape(text)}</span>'
 
@@ -126,7 +130,7 @@ def draw_paired_bars(beside: BesideOthers, phase: str) -> str:
     for name, ms, y in (("others", beside.usual[phase], 0.0), (who, beside.own[phase], 55.0)):
         if math.isfinite(ms) and longest > 0:
             words.append(f"{name} {fixed(ms)} ms")
-            colour = "other" if name == "others" else phase
+            colour = OTHERS if name == "others" else phase
             boxes += _draw_box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
     return _draw_svg(f"{phase}: {', '.join(words)}", boxes, "bar")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rich.style import Style
@@ -19,6 +20,7 @@ from ddptop.render.line import Ground, Line, Role
 from ddptop.render.text import ASCII
 from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
+from tests.frames.ledgers import checkpoints
 from tests.tui.drive import Sketch
 from tests.tui.fake import CASES, evaluating, finished, live, replay, straggler
 from tests.tui.fake_hosts import silent, slow_rank
@@ -39,7 +41,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 
 WORLDS: Mapping[str, Callable[[], Frame]] = {
     "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
-    "dead": died, "evaluating": evaluating, "finished": finished, "waiting": CASES["waiting"],
+    "with a bill": lambda: replace(live(3), ledger=checkpoints()), "dead": died,
+    "evaluating": evaluating, "finished": finished, "waiting": CASES["waiting"],
     "replay": replay, "2 ranks": lambda: straggler(2),
     "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
     "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,

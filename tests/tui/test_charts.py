@@ -381,13 +381,13 @@ def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_goes_throu
     assert is_logarithmic(Scene(frame, Place())) == decades
 
 
-def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
+def test_charts_are_drawn_every_two_seconds_while_a_run_goes_on() -> None:
     frame, place = live(), Place()
     place.charts.drawn = first = draw_charts(Scene(frame, place), 160, 26)
     later = replace(frame, unix_s=frame.unix_s + 0.25, history=history(11_000))
     assert draw_charts(Scene(later, place), 160, 26) == first
     for changed in (
-        replace(later, unix_s=frame.unix_s + 1.0),
+        replace(later, unix_s=frame.unix_s + 2.0),
         replace(later, events=(*frame.events, frame.events[0])),
         replace(later, run=replace(frame.run, state="stalled")),
         replace(later, group=replace(frame.group, incarnation=1)),
@@ -403,7 +403,7 @@ def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
     )
 
 
-def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_once_a_second() -> None:
+def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_less_often() -> None:
     frame = straggler()
     person = Sketch(FakeSource(frame), (160, 50))
     first = person.text().splitlines()

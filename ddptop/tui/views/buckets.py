@@ -140,7 +140,7 @@ class BucketsView(View):
         lines.append(Line(" ").extend(table.draw_head(columns, gap)))
         room = height - len(lines) - len(legend)
         n_chart = room - len(figures) - 1
-        n_chart = n_chart if n_chart >= LEAST_CHART and width >= 2 * TWO_ABREAST else 0
+        n_chart = n_chart if n_chart >= LEAST_CHART and width >= TWO_ABREAST else 0
         room -= n_chart
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)

@@ -59,6 +59,9 @@ EPISODE = "═ straggler"
 ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}
 """How the axis is marked where some rank evaluated or saved; named in the first title."""
 
+DRAWN_EVERY_S = 2.0
+"""A cell of a chart is mostly some seconds wide, and to draw the curves takes a third of a picture's time."""
+
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
@@ -66,14 +69,14 @@ NEWEST = 100
 def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """Draw as many charts as are legible in the room, the most important first.
 
-    `top`: line of the screen on which they begin. While a run goes on curves are drawn once a second, in
+    `top`: line of the screen on which they begin. While a run goes on curves are drawn every two seconds, in
     which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
     their titles are those of the frame, as everywhere on the screen.
     """
     frame, state = scene.frame, scene.place.charts
     goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
-    # While the run goes on, all frames of a second share one drawing.
-    moment = int(frame.unix_s) if goes_on else frame.unix_s
+    # While the run goes on, all frames of such a time share one drawing.
+    moment = frame.unix_s // DRAWN_EVERY_S if goes_on else frame.unix_s
     drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
                  height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
     if state.drawn is not None and state.drawn.of == drawn_for:

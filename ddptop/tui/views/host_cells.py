@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.frames.columns import fold
+from ddptop.frames.columns import fold, keep_newest
 from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.render.hosts import figures_by_name
@@ -42,7 +41,7 @@ def table_by_host(scene: Scene) -> HostTable:
     return _make_table(ranks.host, places.tobytes(), scene.ascii_only)
 
 
-@lru_cache(maxsize=2)
+@keep_newest
 def _make_table(host_of_rank: tuple[str, ...], local_ranks: bytes, ascii_only: bool) -> HostTable:
     """To place thousands of ranks takes as long as the rest of a picture, and they stay where they are."""
     places = np.frombuffer(local_ranks, np.int64)

@@ -49,12 +49,12 @@ def order_rows(scene: Scene, room: int) -> TableRows:
     groups = by_host(scene.frame, worst_first(scene, chosen) if worst else _sort_ranks(scene, chosen))
     hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
     folded = _choose_folded(scene, groups, room)
-    rows: list[int] = []
-    for index, host in enumerate(hosts):
-        rows.append(host_row(host))
-        rows += () if host in folded else groups.of(index)
+    rows = [host_row(host) for host in hosts]
+    # From the end, so that the places before stay: of thousands of hosts few are unfolded.
+    for index in (index for index in range(len(hosts) - 1, -1, -1) if hosts[index] not in folded):
+        rows[index + 1 : index + 1] = groups.of(index)
     leads = dict(zip(hosts, groups.ranks[groups.starts[:-1]].tolist(), strict=True))
-    called = {host: names[host] for host in hosts}
+    called = dict(zip(hosts, map(names.__getitem__, hosts), strict=True))
     return TableRows(tuple(rows), tuple(groups.ranks.tolist()), leads, called, folded)
 
 

@@ -121,6 +121,8 @@ class Outbox:
         """What the local recording has counted of the two so far."""
         self.in_file = 0
         """Messages that are in the local recording and not in memory."""
+        self._rows_in_file = 0
+        """Step records of these."""
 
     @property
     def n_kept(self) -> int:
@@ -162,15 +164,14 @@ class Outbox:
         """A message that a rank of this host has sent."""
         message = received.message
         kept = Kept(*received[:4], body)
-        if isinstance(message, Steps):
-            self.rows += len(message.rows)
-        elif isinstance(message, Progress):
+        self.rows += _n_rows(message)
+        if isinstance(message, Progress):
             # A heartbeat must not overtake the steps before it, which are in the file alone.
             if not self._overflows:
                 self._sender.relay_message(received, body)
             self._record_beat(kept)
             return
-        elif isinstance(message, LASTING):
+        if isinstance(message, LASTING):
             # Of each layout generation and each model the newest one.
             key = (type(message), *(getattr(message, name, 0) for name in ("generation", "model")))
             self._lasting.setdefault(received.session, {})[key] = kept
@@ -231,15 +232,16 @@ class Outbox:
             self._notify(self._local.trouble_note, self._local.trouble_note)
         if self._local.is_removed:
             # What was in it alone is lost, which the collector sees as a gap.
+            self.lost_rows += self._rows_in_file
             self._local.delete_file()
-            self._local, self._retry_ns, self._overflows, self.in_file = None, None, False, 0
+            self._local, self._retry_ns, self._overflows = None, None, False
+            self.in_file = self._rows_in_file = 0
 
     def note_dropped(self, messages: Sequence[KeptMessage]) -> None:
         """Count the records among messages that leave memory, which is full, and that no file has."""
         for message in messages:
             with suppress(ProtocolError):
-                decoded = decode(message.body)
-                self.lost_rows += len(decoded.rows) if isinstance(decoded, Steps) else 0
+                self.lost_rows += _n_rows(decode(message.body))
 
     def begin_local_recording(self, now_ns: int) -> None:
         """Record from now on, and first of all what waits; nothing happens where nothing does."""
@@ -298,6 +300,7 @@ class Outbox:
             self._sender.relay_message(received, kept.body)
         else:
             self.in_file += 1
+            self._rows_in_file += _n_rows(received.message)
 
     def _count_missing(self) -> None:
         """Count what the local recording leaves out, where nothing else has it."""
@@ -306,6 +309,7 @@ class Outbox:
         # Only while nothing else has the rows: what is in memory as well is not lost.
         if self._overflows:
             self.lost_rows += missing - self._missing
+            self._rows_in_file = max(0, self._rows_in_file - (missing - self._missing))
             self.without_detail += bare - self._bare
         self._missing, self._bare = missing, bare
 
@@ -332,7 +336,8 @@ class Outbox:
                 # Where the disk takes nothing, the newest messages are not in the file yet: they are read
                 # back later.
                 self._overflows = self._local.is_failing
-                self.in_file = self.in_file if self._overflows else 0
+                if not self._overflows:
+                    self.in_file = self._rows_in_file = 0
                 return
             for kept in messages:
                 self._send_again(kept)
@@ -349,12 +354,13 @@ class Outbox:
             self._numbered_again += 1
             kept = kept._replace(session=self._session, seq=self._numbered_again)
         elif kept.seq:
+            self._rows_in_file = max(0, self._rows_in_file - _n_rows(message))
             before = self._read_back_last.get(kept.session)
             if before is not None and before.seq == kept.seq:  # the link takes a number once
                 # A part of a message that was thinned out; or the whole message once more, where an agent
                 # was killed before its rank had the ack.
                 is_part = isinstance(message, Steps) and before.body != kept.body
-                self.lost_rows += len(message.rows) if isinstance(message, Steps) and is_part else 0
+                self.lost_rows += _n_rows(message) if is_part else 0
                 return
             self._read_back_last[kept.session] = kept
             self.in_file = max(0, self.in_file - 1)
@@ -362,6 +368,10 @@ class Outbox:
             return  # a heartbeat or a reading of then
         with suppress(ValueError):  # the HELLO of a session was damaged: nothing can be sent of it
             self._sender.relay_message(Received(*kept[:4], message), kept.body)
+
+
+def _n_rows(message: Message) -> int:
+    return len(message.rows) if isinstance(message, Steps) else 0
 
 
 def _is_about_once(message: Message) -> bool:

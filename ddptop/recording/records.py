@@ -181,10 +181,7 @@ def parse_records(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterato
     of ours has made, and where there are more records.
     """
     records, damage = _unpack_records(raw, most)
-    # Nearly always all are valid, which is checked by columns; else up to the first that is not.
-    whole = (
-        records if _are_records(records) else [*takewhile(lambda record: _are_records((record,)), records)]
-    )
+    whole = _valid_records(records)
     kinds = [message_code(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
     yield from decode_messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
@@ -298,6 +295,14 @@ def _are_records(records: Sequence[Any]) -> bool:
         set(map(type, column)) == {int} and low <= min(column) and max(column) <= high
         for column, (low, high) in zip(head, RECORD_LIMITS, strict=True)
     )
+
+
+def _valid_records(unpacked: list[Any]) -> list[Any]:
+    """Those up to the first that is none."""
+    # Nearly always all are valid, which is checked by columns.
+    if _are_records(unpacked):
+        return unpacked
+    return [*takewhile(lambda record: _are_records((record,)), unpacked)]
 
 
 LASTING_KEPT = 50_000
@@ -439,10 +444,13 @@ class BlockReader:
         try:
             messages.extend(parse_records(records, selects, entry.summary.records))
         except RecordingError:
-            # Nothing of the block could be read: its copy may have more.
+            # Not the selected ones alone: those of other types before the damage can be read as well.
+            n_valid = len(_valid_records(_unpack_records(records, entry.summary.records)[0]))
+            if n_valid:
+                self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - n_valid))
+            # Nothing that was requested could be read: the block's copy may have more.
             if not messages:
                 return self._read_copied_messages(entry, selects)
-            self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - len(messages)))
         return messages
 
     def _read_copied_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:

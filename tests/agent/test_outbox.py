@@ -254,6 +254,21 @@ def test_a_local_recording_that_was_deleted_twice_is_given_up(boxes, collector, 
     assert box.outbox.local_recording is None
     box.deliver(collector)
     assert collector.steps()[0][-1] == 599
+    assert box.outbox.lost_rows > 0
+    assert sum(map(len, collector.steps().values())) + box.outbox.lost_rows == 1200
+
+
+def test_what_was_in_a_deleted_local_recording_alone_is_counted(boxes, collector, tmp_path):
+    box = boxes()
+    box.greet()
+    box.fill(100)
+    (path,) = tmp_path.glob("*.ddptop")
+    path.unlink()
+    while box.outbox.local_recording is not None:
+        box.outbox.check_recording()
+        path.unlink(missing_ok=True)
+    box.deliver(collector)
+    assert sum(map(len, collector.steps().values())) + box.outbox.lost_rows == 2000
 
 
 def test_an_agent_uses_the_keys_of_its_run(boxes, collector):

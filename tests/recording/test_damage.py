@@ -20,10 +20,14 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.cli.main import main
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.protocol.limits import MAX_WORLD
+from ddptop.protocol.messages import Event, Progress, Received, Steps, Type
 from ddptop.recording import disk
+from ddptop.recording import records as records_module
 from ddptop.recording import writer as writer_module
+from ddptop.recording.index import load_contents
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.recording.records import BlockReader, pack_record
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import frame_at
 from tests.faults.row import CannotTryError
@@ -103,6 +107,33 @@ def test_bit_flips(records: list[Received], whole: bytes, tmp_path: Path) -> Non
             assert recording.latest_run.run_id == "run-1"
         readable += len(read) == len(records)
     assert readable >= 0.97 * TRIES
+
+
+@pytest.mark.parametrize("selected", [Steps, Progress, Event])
+def test_only_what_cannot_be_read_of_a_block_is_lost(
+    selected: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its messages were requested."""
+    records = list(a_run(100))[:30]
+
+    def pack_with_damage(received: Received, body: bytes) -> bytes:
+        rank = MAX_WORLD if received is records[20] else received.rank
+        return pack_record(received._replace(rank=rank), body)
+
+    monkeypatch.setattr(records_module, "pack_record", pack_with_damage)
+    path = tmp_path / "train.ddptop"
+    writer = Writer(path, limit_bytes=GIB)
+    for received in records:
+        writer.add(received, encode(received.message))
+    writer.close()
+    code = Type[selected.__name__.upper()]
+    with path.open("rb") as file:
+        *_, entry = load_contents(file.fileno(), path.stat().st_size).blocks
+        reader = BlockReader(file.fileno())
+        messages = reader.read_messages(entry, lambda kind: kind == code)
+        before = records[len(records) - entry.summary.records : 20]
+        assert messages == [received for received in before if isinstance(received.message, selected)]
+        assert (reader.unreadable, reader.lost) == (1, 10)
 
 
 def test_many_flips_and_a_cut(records: list[Received], whole: bytes, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ FOLLOWS_SHARE = 0.5
 """A rank is late because it waited itself, where in another group it is early by so much of its lateness."""
 
 
-class LateRank(NamedTuple):
+class LateInGroup(NamedTuple):
     """A rank that is late in a group."""
 
     group: GroupCollectives
@@ -61,7 +61,7 @@ def evaluate_group(group: GroupCollectives) -> None:
     group.flagged = None if measured is None else measured.ranks[0]
 
 
-def latest_rank(state: RunState, now_ns: int) -> LateRank | None:
+def latest_rank(state: RunState, now_ns: int) -> LateInGroup | None:
     """The flagged rank that costs most, is late for no other's sake, and slow by itself; None: there is
     none."""
     flagged = [*_flagged_ranks(state.group_arrivals.groups.values(), now_ns)]
@@ -70,17 +70,17 @@ def latest_rank(state: RunState, now_ns: int) -> LateRank | None:
     return max(causes, key=lambda late: late.measured.cost_ms, default=None)
 
 
-def _flagged_ranks(groups: Iterable[GroupCollectives], now_ns: int) -> Iterator[LateRank]:
+def _flagged_ranks(groups: Iterable[GroupCollectives], now_ns: int) -> Iterator[LateInGroup]:
     for group in groups:
         if group.flagged is None or now_ns - group.newest_ns > OLD_NS:
             continue
         steps = group.window.newest(arrival_rules.NEWEST)
         result = arrival_rules.measure_while_late(group.window, steps, group.flagged)
         if result is not None:
-            yield LateRank(group, result[0])
+            yield LateInGroup(group, result[0])
 
 
-def _follows(late: LateRank, other: LateRank) -> bool:
+def _follows(late: LateInGroup, other: LateInGroup) -> bool:
     """Whether a rank has waited for the late rank of another group: in a mesh the replicas of a slow rank's
     neighbours wait for those, in turn."""
     ranks = other.group.scope.ranks
@@ -91,7 +91,7 @@ def _follows(late: LateRank, other: LateRank) -> bool:
     return float(median(lateness)) <= -FOLLOWS_SHARE * late.measured.lateness_ms
 
 
-def _is_slow_itself(state: RunState, late: LateRank) -> bool:
+def _is_slow_itself(state: RunState, late: LateInGroup) -> bool:
     """Whether the own times of the newest steps do not contradict that a rank is slow: it has not waited for
     a CPU, and where own times are known it takes longer.
 

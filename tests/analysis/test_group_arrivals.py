@@ -21,6 +21,7 @@ from ddptop.report.text import text_page
 from tests.analysis.conftest import START_NS, World
 
 STEP_US, PER_STEP, STEPS = 50_000, 3, 80
+END_NS = START_NS + STEPS * STEP_US * 1000
 KINDS = (CollectiveKind("_allgather_base", 1000), CollectiveKind("reduce_scatter", 500))
 
 Late = Callable[[int, int], float]
@@ -82,13 +83,16 @@ def windows(
 def frame_of(
     world: World, reported: Sequence[tuple[int, Arrivals]], *, training: str | None = "fsdp2"
 ) -> Frame:
+    return reducer_of(world, reported, training).frame(END_NS)
+
+
+def reducer_of(world: World, reported: Sequence[tuple[int, Arrivals]], training: str | None) -> Reducer:
     reducer = Reducer()
     for received in (world.run(), *introduced(world, training), *world.steps(STEPS)):
         reducer.feed(received)
-    at_ns = START_NS + STEPS * STEP_US * 1000
     for seq, (rank, message) in enumerate(reported):
-        reducer.feed(Received(at_ns, rank, world.session(rank), 1000 + seq, message))
-    return reducer.frame(at_ns)
+        reducer.feed(Received(END_NS, rank, world.session(rank), 1000 + seq, message))
+    return reducer
 
 
 def introduced(world: World, training: str | None) -> Iterator[Received]:
@@ -187,6 +191,19 @@ def test_what_the_buffers_have_lost_is_left_out_and_counted(make_world) -> None:
     assert group.collectives == PER_STEP * (18 + 18)
     assert group.seen_pct == pytest.approx(100 * 36 / 78)
     assert group.lateness_ms == pytest.approx(9, abs=0.01)
+
+
+def test_sizes_that_are_never_the_same_take_no_memory(make_world) -> None:
+    world = make_world(2)
+    of_ranks = windows(range(2), no_delay, window=1)
+    sent = [
+        (rank, replace(message, kinds=(CollectiveKind("all_reduce", message.first),), of_kind=(0, 1, 0)))
+        for rank, message in of_ranks
+    ]
+    (group,) = reducer_of(world, sent, "fsdp2").state.group_arrivals.groups.values()
+    assert {len(launches.kinds) for launches in group._waiting.values()} == {2}
+    # The second of each step is of no kind that its message names.
+    assert the_group(frame_of(world, sent)).operations == "2 all_reduce"
 
 
 def test_ranks_that_report_other_windows_are_compared_where_these_overlap(make_world) -> None:

@@ -75,20 +75,24 @@ class _Launches(NamedTuple):
         """With those behind them, the newest `most`; only the later ones where some between are unknown."""
         if later.first != self.stop:
             return later
-        numbers = {kind: number for number, kind in enumerate(self.kinds)}
-        kinds = (*self.kinds, *(kind for kind in later.kinds if kind not in numbers))
-        place = {kind: number for number, kind in enumerate(kinds)}
-        as_here = np.array([*(place[kind] for kind in later.kinds), len(kinds)], np.int64)
-        of_kind = as_here[np.minimum(later.of_kind, len(later.kinds))]
+        # Those that have no collective any more are dropped: sizes may be others in every step.
+        used = (self.kinds[number] for number in np.unique(self.of_kind) if number < len(self.kinds))
+        kinds = tuple(dict.fromkeys([*used, *later.kinds]))
         both = _Launches(
             self.first,
             np.concatenate([self.launched_ns, later.launched_ns]),
             np.concatenate([self.steps, later.steps]),
             kinds,
-            np.concatenate([self.of_kind, of_kind]),
+            np.concatenate([self._renumber_kinds(kinds), later._renumber_kinds(kinds)]),
             max(self.bound_ns, later.bound_ns),
         )
         return both.since(both.stop - most)
+
+    def _renumber_kinds(self, kinds: tuple[CollectiveKind, ...]) -> Integers:
+        """`of_kind` as numbers of these kinds; of what is none of them a number beyond."""
+        places = {kind: place for place, kind in enumerate(kinds)}
+        new_numbers = [*(places.get(kind, len(kinds)) for kind in self.kinds), len(kinds)]
+        return np.array(new_numbers, np.int64)[np.minimum(self.of_kind, len(self.kinds))]
 
 
 class GroupCollectives:

@@ -7,8 +7,6 @@ import ipaddress
 import socket
 from functools import lru_cache
 
-import psutil
-
 DISCARD_PORT = 9
 """Any port: nothing is sent."""
 
@@ -35,6 +33,8 @@ def is_own_address(name: str) -> bool:
     # First what needs no name service, which may take seconds to say that it knows nothing.
     if stays_here(name) or name in (socket.gethostname(), socket.getfqdn()):
         return True
+    import psutil  # takes 6 ms, which the start of a rank does not spend on it
+
     host_addresses = {
         entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries
     }
@@ -61,6 +61,8 @@ def own_addresses(*, also_down: bool = False) -> list[str]:
 
     `also_down`: of interfaces whose cable is out, too.
     """
+    import psutil
+
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup or also_down}
     entries = [
         entry

@@ -47,6 +47,10 @@ CLOSE_S = 0.8
 HAND_OVER_S = 2.0
 """How long the session waits for this thread, which may be loading modules. Milliseconds are usual."""
 
+LOOK_S = 3600.0
+"""How long a process looks for what siblings tell. All ranks may prepare their data for many minutes before
+the first of them comes to `init_process_group`; a process that is no rank looks in vain."""
+
 ASK_STORE_S = 600.0
 """How long the job's store is asked for another rank's mark: some tasks are no ranks, and start them only."""
 
@@ -328,8 +332,10 @@ class AwaitedNumber(threading.Thread):
         """Look for what siblings tell until this process has come to `init_process_group` itself. Tasks of
         Slurm on other hosts tell it and are told in the job's store, once that is there."""
         try:
-            asks = StoreAsks()
+            asks, end_s = StoreAsks(), time.monotonic() + LOOK_S
             while not self._ends.wait(REPORT_AFTER_S) and not _is_worker():
+                if time.monotonic() > end_s:
+                    return
                 if self._own is not None:
                     self._tell_other_hosts(self._own)
                     return

@@ -11,6 +11,7 @@ the differences within pairs (bootstrap, 95 %). On a busy machine only CPU times
 from __future__ import annotations
 
 import argparse
+import compileall
 import random
 import resource
 import statistics
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import ddptop
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "first_step.py"
@@ -66,6 +68,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
+    # An installed package is compiled; where bytecode is not written, each start would compile it again.
+    compileall.compile_dir(Path(ddptop.__file__).parent, quiet=1)
     plain: list[Start] = []
     ours: list[Start] = []
     recorded = [*DDPTOP_RUN, "--ddptop-record", "run.ddptop"]

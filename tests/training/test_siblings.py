@@ -159,3 +159,13 @@ def test_a_task_that_is_no_rank_asks_the_store_rarely(
     awaited.start()
     until(lambda: len(looks) > 9, "ten looks")
     assert FakeStore.connections == 1
+
+
+def test_a_process_that_nobody_tells_its_number_looks_for_a_limited_time(
+    awaited: AwaitedNumber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "own_number", lambda: Number("mp47", 1))
+    monkeypatch.setattr(siblings, "told_by_siblings", lambda: None)
+    monkeypatch.setattr(start_report, "LOOK_S", 0.05)
+    awaited.start()
+    until(lambda: not awaited.is_alive(), "the end")

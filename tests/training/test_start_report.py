@@ -14,7 +14,7 @@ from tests.processes import run, until
 from tests.training.conftest import Ear, Ranks
 
 SCRIPT = Path(__file__).parent / "scripts" / "starts.py"
-BEFORE_DDP = ["torch", "init", "store", "group"]
+BEFORE_DDP = ["torch", "process", "init", "store", "group"]
 
 
 def milestones(ear: Ear, rank: int) -> list[str]:

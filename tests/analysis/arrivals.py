@@ -83,7 +83,7 @@ def looks(
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     for part in add_detail(window, evaluated, points, rules_are_due(points, window.newest)):
         if part.is_judged:
-            flagged.evaluate_flag(window, window.evaluated(int(points[part.stop - 1]) + 1))
+            flagged.flag_by_arrivals(window, window.evaluated(int(points[part.stop - 1]) + 1))
             yield part.stop, window.flagged, window
 
 

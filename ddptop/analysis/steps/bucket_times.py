@@ -1,4 +1,8 @@
-"""Computes the figures of METRICS.md from the bucket detail of complete steps, many steps at once."""
+"""Compares the all-reduces of each bucket over the ranks: the figures of METRICS.md from bucket detail.
+
+`launched` finds the buckets that every rank of a step launched, `timing` puts them on one clock side by side,
+and `figures` has start, last arrival, wait and transfer. Many steps are taken at once.
+"""
 
 from __future__ import annotations
 
@@ -274,7 +278,7 @@ def _passes_of_groups(groups: Sequence[Integers]) -> Integers:
 
 
 def figures(t: Timing) -> StepFigures:
-    """Compute all figures, vectorized over steps and ranks."""
+    """Compare the ranks' arrivals at each all-reduce; all figures, vectorized over steps and ranks."""
     # A callback may stamp an end many ms late, but never early. So on a shared clock a lane is free on all
     # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
     first_end = np.fmin.reduce(t.end, axis=-1)
@@ -282,7 +286,7 @@ def figures(t: Timing) -> StepFigures:
     if not t.aligned:
         return _figures_apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
     earliest, latest = np.fmin.reduce(start, axis=-1), np.fmax.reduce(start, axis=-1)
-    last = np.fmin(latest, first_end)
+    last = formulas.last_arrival(latest, first_end)
     met = Met(start, np.broadcast_to(last[..., None], start.shape))
     is_latest, skew = start == latest[..., None], latest - earliest
     clear = (np.count_nonzero(is_latest, axis=-1) == 1) & (earliest < latest)

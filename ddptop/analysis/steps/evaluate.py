@@ -36,7 +36,7 @@ from ddptop.analysis.steps.windows import (
 from ddptop.analysis.straggler.agreement import agreements, arrivals_disagree
 from ddptop.analysis.straggler.arrival_rules import FLAG_STEPS
 from ddptop.analysis.straggler.cost import figures_of, shown_place
-from ddptop.analysis.straggler.flagged import evaluate_flag, straggler
+from ddptop.analysis.straggler.flagged import flag_by_arrivals, straggler
 from ddptop.analysis.straggler.own_time_rules import EVERY
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
@@ -295,7 +295,7 @@ class StepEvaluation:
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
-            self._evaluate_flags([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
+            self._flag_by_own_times([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
         count, unknown = is_known.sum(axis=1), np.full(len(numbers), np.nan)
@@ -403,7 +403,7 @@ class StepEvaluation:
                 if self._own_times_decide(last):
                     window.flagged = None
                 else:
-                    evaluate_flag(window, window.evaluated(int(places[part.stop - 1]) + 1))
+                    flag_by_arrivals(window, window.evaluated(int(places[part.stop - 1]) + 1))
                 self._note_arrivals(last, numbers[last], times[last])
                 self._check_agreement(last, numbers[last], times[last])
                 self._check_clocks(window, numbers[last], times[last])
@@ -436,7 +436,7 @@ class StepEvaluation:
         settled |= agreements(figures, (group.ranks, group.group), points, due + 1, verdicts)
         return settled & [verdict.flag is not None or not verdict.blind for verdict in verdicts]
 
-    def _evaluate_flags(self, divisions: list[Division], numbers: Column, times: Column) -> None:
+    def _flag_by_own_times(self, divisions: list[Division], numbers: Column, times: Column) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes."""
         figures, steps = self._figures, self._figures.steps
         flags, first = figures.flags, steps.ranks.count - len(divisions)

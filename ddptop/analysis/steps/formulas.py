@@ -48,9 +48,9 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
     return start
 
 
-def last_arrival(start: Column, end: Column) -> Column:
-    """When the last rank has arrived, (launches, ...); never later than the first end on any rank."""
-    return np.asarray(np.fmin(np.fmax.reduce(start, axis=-1), np.fmin.reduce(end, axis=-1)))
+def last_arrival(latest_start: Column, first_end: Column) -> Column:
+    """A: when the last rank has arrived, (launches, ...). The end on any rank shows that it had."""
+    return np.asarray(np.fmin(latest_start, first_end))
 
 
 def clock_free_arrival(start: Column, end: Column) -> Column:

@@ -1,4 +1,7 @@
-"""Pairs the rows of single ranks to complete steps: a step is complete when all ranks have reported it."""
+"""Pairs the rows of single ranks to complete steps: a step is complete when all ranks have reported it.
+
+The buckets in these rows are compared later, in `bucket_times.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The steps that a frame's figures are computed from, since when a rank is slow in them, and what it costs.
 
+`select_steps` decides whether the flag by own times or the one by arrivals counts.
+
 Usually these are the window of the last complete steps. Where a rank has become slow within the window, they
 are the steps from then on, and where one has recovered likewise: medians over steps before and after would
 describe neither.

@@ -1,4 +1,7 @@
-"""Applies the rules: flags at most one rank over all process groups, and finds its figures and its cause."""
+"""Applies the rules over bucket arrivals: flags at most one rank over all process groups.
+
+It finds the rank's figures and its cause, too. Where own times are known, `step_flags.py` flags instead.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ FADED = 0.25
 again. Otherwise noise alone would keep it flagged."""
 
 
-def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
+def flag_by_arrivals(detail: DetailWindow, slots: Indices) -> None:
     """Evaluate the rules over these detailed steps and flag the rank that costs most, or none.
 
     The rank flagged so far stays flagged while the rules still find it."""

@@ -85,7 +85,7 @@ def build(
     states = rank_states(state, now_ns)
     diagnosis, kept = stall_diagnosis(state, states, now_ns), state.stall_at_end()
     ledger = ledger_at(state, diagnosis, now_ns)
-    straggler = _flagged(state, shown, ledger)
+    straggler = _choose_straggler(state, shown, ledger)
     simulated = state.run is not None and state.run.simulated
     columns = rank_columns(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
@@ -160,10 +160,10 @@ def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:
 def present_straggler(state: RunState) -> Straggler | None:
     """The straggler of the frame, without the rest of it."""
     shown = select_steps(state.figures, state.history.end)
-    return _flagged(state, shown, ledger_at(state, None, state.newest_ns))
+    return _choose_straggler(state, shown, ledger_at(state, None, state.newest_ns))
 
 
-def _flagged(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Straggler | None:
+def _choose_straggler(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Straggler | None:
     """The straggler, by the rules for a window of steps or by the sums of the ledger, whichever costs more;
     where neither has one, by the collectives of process groups. None also where a link between hosts explains
     why it is late."""

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Disk, Logged, Replica})
-"""Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 OF_AGENTS = (Clock, HostUsage)
 """Readings of a host, from its agent."""
 OF_RANKS = (Progress, Memory, Usage, Gpu, Disk)
 """Readings of a rank, of which only the newest one counts."""
 COLUMNS = (*OF_RANKS, *OF_AGENTS)
 """Readings that a run may hold as columns."""
+READINGS = frozenset({*COLUMNS, Logged, Replica})
+"""Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
 # NaN stands for None in a float64 column, which would round larger integers.
 _EXACT_IN_FLOAT = 2**53

@@ -497,7 +497,8 @@ NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fiel
 
 
 def message_code(body: bytes) -> int:
-    """Type of a message without decoding it: an array of at most 15 fields begins with one byte of length."""
+    """Type of a message without decoding it: an array of at most 15 elements, the type and 14 fields, begins
+    with one byte of length. 0 for HELLO, which has 15 fields: it is never looked for by its type."""
     # 0 is no `Type`: bytes that are no message are equal to none.
     return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 

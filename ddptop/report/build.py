@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 WHOLE_ROWS = 30_000
 """Most rows of steps for which a recording is read whole: at 50 to 75 us a row, 2 s."""
 
+SUMMED_ROWS = 1_000_000
+"""Most rows of steps that are added up for the ledger where an earlier version has recorded no sums of it: at
+some 4 us a row, without figures and frames, 4 s."""
+
 STRETCH_ROWS = 500
 """Rows of a stretch, for few ranks: 60 of them are 30,000."""
 
@@ -239,11 +243,14 @@ def _summarize_cost(table: StepTable, stalled_s: float, stragglers: Sequence[Str
 
 
 def _read_ledger(recording: Recording) -> Ledger | None:
-    """The ledger at the end of a recording of which not all is read; None: it has no sums of it."""
+    """The ledger at the end of a recording of which not all is read; None: it has no sums of it, and is too
+    large to add up all of its steps."""
     recorded = recording.ledgers_until(recording.end_ns, most_rows=MAX_STEP)
-    if recorded is None or not recorded.sums:
+    if recorded is not None and recorded.sums:
+        return Player(recording, next_ns=recording.end_ns).ledger_at_end()
+    if recording.count_steps() * (recording.world_size or 1) > SUMMED_ROWS:
         return None
-    return Player(recording, next_ns=recording.end_ns).ledger_at_end()
+    return Player(recording, whole_rows=SUMMED_ROWS).ledger_at_end()
 
 
 def _with_sums(cost: Cost, last: Frame) -> Cost:

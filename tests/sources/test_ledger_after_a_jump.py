@@ -18,6 +18,7 @@ from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
 from ddptop.recording import writer
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
+from ddptop.report import build
 from ddptop.sources import player
 from ddptop.sources.player import Player
 from tests.analysis.conftest import World
@@ -128,6 +129,32 @@ def test_of_very_many_ranks_a_jump_reads_as_many_steps_as_sums_are_apart(
             jumping = Player(recording, whole_rows=0, tail_rows=60)
             jumping.jump_to(t_ns)
             assert not jumping.from_start and jumping.make_frame().ledger is not None
+
+
+def choose_first_and_last(recording: Recording, _steps: int) -> Iterator[range]:
+    """Blocks that a report reads of a recording that it does not read whole."""
+    end = recording.blocks_until(recording.end_ns)
+    yield from (range(1), range(end - 1, end))
+
+
+def test_a_report_adds_up_all_steps_where_an_earlier_version_has_recorded_no_sums(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(build, "choose_stretches", choose_first_and_last)
+    earlier = Writer(tmp_path / "run.ddptop", limit_bytes=GIB)
+    collect(earlier, Reducer(), run_messages())
+    earlier.close()
+    ledgers = []
+    for path in (recorded, tmp_path / "run.ddptop"):
+        with Recording.open(path) as recording:
+            assert (recording.ledgers_until(recording.end_ns, most_rows=GIB).sums == []) == (path != recorded)  # type: ignore[union-attr]
+            ledgers.append(build.read_report(recording).ledger)
+    assert ledgers[0] is not None
+    assert repr(ledgers[0]) == repr(ledgers[1])
+    monkeypatch.setattr(build, "SUMMED_ROWS", 100)
+    with Recording.open(tmp_path / "run.ddptop") as recording:
+        assert build.read_report(recording).ledger is None, "it is too large"
 
 
 def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(

@@ -50,13 +50,16 @@ before = left()
 dist.init_process_group("gloo")
 rank, last = dist.get_rank(), int(sys.argv[1])
 torch.manual_seed(0)
-model = DDP(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 8)), bucket_cap_mb=0.004)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 8))
+model = DDP(model, bucket_cap_mb=0.004) if "ddp" in sys.argv else model
 steps = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.manual_seed(rank)
 number, end = 0, torch.zeros(1)
 while not end:
     number += 1
     model(torch.randn(4, 32)).pow(2).mean().backward()
+    for part in model.parameters() if "ddp" not in sys.argv else ():
+        dist.all_reduce(part.grad)
     steps.step()
     steps.zero_grad()
     end = torch.tensor([float(number == last or os.path.exists("stop"))])
@@ -90,13 +93,16 @@ def can_trace() -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["ddp", "collectives"])
+def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights(
+    tmp_path: Path, kind: str
+) -> None:
     if not can_trace():
         pytest.skip("needs gdb, and the permission to trace a process")
     (tmp_path / "train.py").write_text(SCRIPT)
     env = environment(tmp_path)
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"]
-    with started([*command, "0"], env, tmp_path, cold=True) as training:
+    with started([*command, "0", kind], env, tmp_path, cold=True) as training:
         pids = [
             int(str(until(lambda rank=rank: _written(tmp_path / f"pid-{rank}"), "a step"))) for rank in (0, 1)
         ]
@@ -117,7 +123,7 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
         out, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
     assert not names_ddptop(out + errors)
-    _left_as_it_was(command, env, tmp_path)
+    _left_as_it_was([*command, kind], env, tmp_path)
 
 
 HELD = SCRIPT.replace(
@@ -140,7 +146,7 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
     (tmp_path / "train.py").write_text(HELD)
     env = environment(tmp_path)
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"]
-    with started([*command, "0"], env, tmp_path, cold=True) as training:
+    with started([*command, "0", "ddp"], env, tmp_path, cold=True) as training:
         until((tmp_path / "held").exists, "the hang")
         pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
         monkeypatch.setattr("ddptop.cli.commands.attach.WAIT_S", 5.0)
@@ -155,7 +161,7 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
         (tmp_path / "stop").touch()
         _, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
-    _left_as_it_was(command, env, tmp_path)
+    _left_as_it_was([*command, "ddp"], env, tmp_path)
 
 
 def _written(path: Path) -> str:
@@ -181,12 +187,13 @@ def _call_off(folder: Path, pids: list[int]) -> None:
 
 def _left_as_it_was(command: list[str], env: dict[str, str], folder: Path) -> None:
     """The processes were left as they were, and as many steps that nothing attaches to end with the same
-    weights."""
+    weights. `command`: with the kind of training last."""
     ends = _ends(folder)
     for end in ends:
         assert end["after"] == end["before"], "the processes are as they were"
     (folder / "stop").unlink()
-    assert run([*command, str(ends[0]["steps"])], env, folder).returncode == 0
+    *script, kind = command
+    assert run([*script, str(ends[0]["steps"]), kind], env, folder).returncode == 0
     assert [end["weights"] for end in _ends(folder)] == [end["weights"] for end in ends]
 
 

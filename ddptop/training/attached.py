@@ -1,10 +1,11 @@
 """A process that was started without ddptop, recorded from one of its next steps on (`ddptop attach`).
 
 What is injected runs here on a thread of its own (`begin`, `end`). All it does to the training thread is to
-have it call `AtForward` at its next forwards with gradients. There the number of collectives launched in the
-default process group is the same on every rank: each rank reports these numbers, `ddptop attach` chooses one
-to come, and each rank begins its session at the first forward that has reached it. So steps are numbered
-from 0 alike on all ranks. The command and the ranks write to one another in files, in the command's folder.
+have it call `AtCall` at its next forwards with gradients, or without a DDP model at its next backwards. There
+the number of collectives launched in the default process group is the same on every rank: each rank reports
+these numbers, `ddptop attach` chooses one to come, and each rank begins its session at the first of these
+calls that has reached it. So steps are numbered from 0 alike on all ranks. The command and the ranks write to
+one another in files, in the command's folder.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DEADLINE_S = 120.0
 
 REPORT_S = 0.02
 REPORTED = 32
-"""Of the forwards with other numbers, the last ones."""
+"""Of the forwards (or backwards) with other numbers, the last ones."""
 
 
 def begin(folder: str, number: str) -> None:
@@ -51,9 +52,10 @@ def begin(folder: str, number: str) -> None:
             return
         import ddptop.training.session  # noqa: F401 - a tenth of a second, not on the training thread
 
-        beginning = Beginning(report, number, _live_models())
+        models = _live_models()
+        beginning = Beginning(report, number, models)
         report.write_facts(state="armed")  # before the training thread writes what follows
-        AtForward(beginning.forward_begins).install_wrapper()
+        AtCall(_step_call(has_model=bool(models)), beginning.call_begins).install_wrapper()
     except Exception as error:  # noqa: BLE001 - the training boundary
         report.report_refusal(f"{type(error).__name__}: {error}")
     finally:
@@ -71,7 +73,8 @@ def end(folder: str, _number: str) -> None:
             report.write_facts(state="detached", was=False)
             return
         report.write_facts(state="armed")  # as above
-        AtForward(lambda _ddp: _take_recorder_out(report)).install_wrapper()
+        has_model = not _attached[-1].recorder.without_ddp
+        AtCall(_step_call(has_model=has_model), lambda _: _take_recorder_out(report)).install_wrapper()
     except Exception as error:  # noqa: BLE001 - the training boundary
         report.report_refusal(f"{type(error).__name__}: {error}")
 
@@ -90,16 +93,12 @@ def _why_not() -> str | None:
 
 
 def _live_models() -> list[weakref.ref[Any]]:
-    """The DDP models of this process, in an order that is the same on every rank. Raises ValueError."""
+    """The DDP models of this process, in an order that is the same on every rank; none in a training without
+    DDP. Raises ValueError."""
     kind = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
     # By type: `isinstance` would run code of proxies among all these objects.
     models = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
     models = [model for model in models if getattr(model, "reducer", None) is not None]
-    if not models:
-        raise ValueError(
-            "it has no DistributedDataParallel model (yet): ddptop-run records a training without one, "
-            "from its start"
-        )
     # By the shapes of their parameters: ranks have no other name for a model in common.
     described = {_description(model): model for model in models}
     if len(described) < len(models):
@@ -133,35 +132,43 @@ class AttachReport:
             return
 
 
-class AtForward:
-    """Calls a function at every DDP forward with gradients, before the recorder, until it returns True."""
+def _step_call(*, has_model: bool) -> torch_ddp.Function:
+    """The function of torch at whose calls ranks agree where to begin: DDP's forward, else `backward()`."""
+    functions = torch_ddp.step_functions()
+    return functions.pre_forward if has_model else functions.backward
 
-    def __init__(self, then: Callable[[Any], bool]) -> None:
+
+class AtCall:
+    """Calls a function at every call of another one with gradients, before the recorder, until it returns
+    True. It is given the first argument: the DDP model, or what `backward()` begins at (None: given by
+    name)."""
+
+    def __init__(self, function: torch_ddp.Function, then: Callable[[Any], bool]) -> None:
         self._then = then
-        self._owner, self._name = torch_ddp.step_functions().pre_forward
+        self._owner, self._name = function
         self._original = self._following = getattr(self._owner, self._name)
 
     def install_wrapper(self) -> None:
-        """From any thread: a forward that is running is not affected."""
+        """From any thread: a call that is running is not affected."""
         import torch
 
         grad_enabled = torch.is_grad_enabled
 
-        def _pre_forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
+        def call(*inputs: Any, **kwargs: Any) -> Any:
             if self._following is self._original and grad_enabled():
-                self._call_then(ddp)
-            return self._following(ddp, *inputs, **kwargs)
+                self._call_then(inputs[0] if inputs else None)
+            return self._following(*inputs, **kwargs)
 
-        self._wrapper = seen_through(_pre_forward, self._original)
+        self._wrapper = seen_through(call, self._original)
         setattr(self._owner, self._name, self._wrapper)
 
-    def _call_then(self, ddp: Any) -> None:
+    def _call_then(self, first: Any) -> None:
         try:
             if vars(self._owner).get(self._name) is not self._wrapper:
                 return  # someone has wrapped it since: it cannot be taken out
             # Taken out first: what `then` installs goes around torch's own function.
             setattr(self._owner, self._name, self._original)
-            if self._then(ddp):
+            if self._then(first):
                 self._following = getattr(self._owner, self._name)
             else:
                 setattr(self._owner, self._name, self._wrapper)
@@ -178,22 +185,23 @@ class Beginning:
         self._models = models
         self._deadline = time.monotonic() + DEADLINE_S
         self._forwards: deque[tuple[int, float]] = deque(maxlen=REPORTED)
-        """Number of collectives and time of the first forward that has it."""
+        """Number of collectives and time of the first forward, or backward, that has it."""
         self._reported = 0.0
         self._go: int | None = None
 
-    def forward_begins(self, ddp: Any) -> bool:
-        """Whether this rank has begun, or will not; False: to be called again at the next forward."""
+    def call_begins(self, first: Any) -> bool:
+        """Whether this rank has begun, or will not; False: to be called again at the next forward, of the
+        model `first`, or backward."""
         now_s = time.monotonic()
         from torch import distributed as dist
 
-        if ddp.process_group is not dist.group.WORLD:
+        if getattr(first, "process_group", dist.group.WORLD) is not dist.group.WORLD:
             self._report.report_refusal(
                 "its model has a process group of its own: only the default group can be attached to"
             )
             return True
         # Torch counts the collectives of a group alike on every rank, and is asked without one.
-        sequence = process_groups.sequence_of(ddp.process_group)
+        sequence = process_groups.sequence_of(dist.group.WORLD)
         before = self._forwards[-1][0] if self._forwards else None
         if sequence != before:
             self._forwards.append((sequence, now_s))
@@ -206,7 +214,7 @@ class Beginning:
             self._report.report_refusal("its process group does not count" if sequence < 0 else "called off")
             return True
         if self._go is not None and sequence >= self._go:
-            self._begin_recording(ddp)
+            self._begin_recording(first)
             return True
         if self._go is None and now_s - self._reported > REPORT_S:
             self._reported = now_s
@@ -223,13 +231,16 @@ class Beginning:
             # The command has gone, and its folder with it: nobody will say from where on.
             return None if self._report.folder.is_dir() else -1
 
-    def _begin_recording(self, ddp: Any) -> None:
+    def _begin_recording(self, first: Any) -> None:
         global _dumps_before
         # Kept, since the session enables it, and detaching puts it back.
         _dumps_before = faulthandler.is_enabled()
         try:
             join_run.join_attached(self._number)
-            _begin_session([model for model in (ref() for ref in self._models) if model is not None] or [ddp])
+            models = [model for model in (ref() for ref in self._models) if model is not None]
+            if self._models:
+                models = models or [first]
+            _begin_session(models, getattr(first, "device", None))
         except Exception as error:
             session = attach.current_session()
             _take_out()
@@ -239,11 +250,12 @@ class Beginning:
             self._report.write_facts(state="recording", folder=os.environ["DDPTOP_RUN_DIR"])
 
 
-def _begin_session(models: Sequence[Any]) -> None:
-    """Begin the session, as at the construction of these models."""
+def _begin_session(models: Sequence[Any], device: Any) -> None:
+    """Begin the session, as at the construction of these models; without one, as at the first backward, whose
+    loss is on this device."""
     from ddptop.training.session import device_of
 
-    session = attach.session_at(device_of(models[0]))
+    session = attach.session_at(device_of(models[0]) if models else device)
     if session is None:
         raise RuntimeError("no session can begin: the training's standard error says why")
     attach.patch_ddp(sys.modules["torch.nn.parallel.distributed"])

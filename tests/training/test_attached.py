@@ -31,8 +31,12 @@ class Rank:
 
     def forward(self, sequence: int) -> bool:
         """Whether the recorder's part in this rank is over, begun or not."""
+        return self.call(sequence, SimpleNamespace(process_group=dist.group.WORLD))
+
+    def call(self, sequence: int, first: Any) -> bool:
+        """The same of any call, with its first argument."""
         self._sequence = sequence
-        return self._beginning.forward_begins(SimpleNamespace(process_group=dist.group.WORLD))
+        return self._beginning.call_begins(first)
 
     def reported(self) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(next(self._report.folder.glob("rank-*")).read_text())
@@ -52,6 +56,13 @@ def test_a_rank_begins_at_the_first_forward_that_has_reached_the_number(rank: Ra
     assert [number for number, _ in reported["forwards"]] == [4, 8], "an accumulated forward adds none"
     (tmp_path / attached.GO).write_text("14")
     assert [rank.forward(number) for number in (12, 16)] == [False, True]
+    assert rank.begun_at == 16
+
+
+def test_without_a_model_a_rank_begins_at_a_backward(rank: Rank, tmp_path: Path) -> None:
+    loss = SimpleNamespace(device="cpu")
+    (tmp_path / attached.GO).write_text("14")
+    assert [rank.call(number, loss) for number in (12, 16)] == [False, True]
     assert rank.begun_at == 16
 
 
@@ -77,14 +88,12 @@ def test_a_rank_does_not_wait_for_a_command_that_has_ended(
     assert rank.reported()["why"] == "called off"
 
 
-def test_forwards_call_until_it_is_over_and_then_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwards_call_until_it_is_over_and_then_nothing_is_left() -> None:
     class Model:
         def _pre_forward(self, *inputs: int) -> str:
             return f"forward of {inputs}"
 
     original = Model._pre_forward
-    functions = SimpleNamespace(pre_forward=(Model, "_pre_forward"))
-    monkeypatch.setattr(attached.torch_ddp, "step_functions", lambda: functions)
     called: list[Any] = []
 
     def then(model: Any) -> bool:
@@ -92,8 +101,10 @@ def test_forwards_call_until_it_is_over_and_then_nothing_is_left(monkeypatch: py
         called.append(model)
         return len(called) == 2
 
-    attached.AtForward(then).install_wrapper()
+    attached.AtCall((Model, "_pre_forward"), then).install_wrapper()
     model = Model()
     assert [model._pre_forward(1) for _ in range(4)] == ["forward of (1,)"] * 4
     assert called == [model, model]
+    attached.AtCall((Model, "_pre_forward"), lambda first: first is None).install_wrapper()
+    assert Model._pre_forward(self=model) == "forward of ()", "a call without positional arguments"
     assert Model._pre_forward is original

@@ -10,7 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ddptop.frames.bill import NOT_KNOWN, bill_of, headline, skew_cost_phrase
+from ddptop.frames.bill import CLASSES, NOT_KNOWN, bill_of, headline, skew_cost_phrase
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.numbers import fixed
@@ -23,7 +23,7 @@ from ddptop.render.text import clean_text
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
 from ddptop.report.pictures import (
-    OTHERS,
+    REST,
     draw_bill_bar,
     draw_bill_legend,
     draw_excess_over_time,
@@ -141,7 +141,8 @@ def _colour_rules() -> str:
     def join_variables(colours: dict[str, str]) -> str:
         return ";".join(f"--{name}:{colour}" for name, colour in colours.items())
 
-    fills = "".join(f".{role}{{fill:var(--{role})}}" for role in (*(part.role for part in PARTS), "area"))
+    roles = dict.fromkeys((*(part.role for part in PARTS), *(of.role for of in CLASSES.values()), REST))
+    fills = "".join(f"rect.{role}{{fill:var(--{role})}}" for role in roles)
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{join_variables(DARK)}}}}}"
     return f":root{{color-scheme:light dark;{join_variables(LIGHT)}}}{dark}{fills}"
 
@@ -204,7 +205,7 @@ def _draw_bill(report: Report) -> str:
 
 def _draw_over_time(report: Report) -> str:
     picture = draw_run_over_time(report)
-    keys = draw_legend(("wait", "transfer")) + draw_key("area", "all else")
+    keys = draw_legend(("wait", "transfer")) + draw_key(REST, "all else")
     return f"{picture}<p>{keys}</p>" if picture else ""
 
 
@@ -242,7 +243,7 @@ def _draw_why(report: Report) -> str:
         f"{fixed(beside.usual[phase])}</small></div>"
         for phase in beside.own
     ]
-    keys = f"<p>{draw_key(OTHERS, 'the others')} own time, medians</p>"
+    keys = f"<p>{draw_key(REST, 'the others')} own time, medians</p>"
     lines = (differences_phrase(beside.slow), events_at_begin(beside))
     over_time = draw_excess_over_time(report, beside.slow)
     return f"{''.join(rows)}{keys}{_make_paragraphs(filter(None, lines))}{over_time}"

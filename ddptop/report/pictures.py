@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of a picture in its own units."""
 
-OTHERS = "area"
-"""The role of the other ranks' bars beside a straggler's: that of no phase."""
+REST = "heat1"
+"""The role of what is no phase: the rest of a step, and the other ranks' bars beside a straggler's."""
 
 LEAST_MARK = 4.0
 """Width of an event that has no duration."""
@@ -130,7 +130,7 @@ def draw_paired_bars(beside: BesideOthers, phase: str) -> str:
     for name, ms, y in (("others", beside.usual[phase], 0.0), (who, beside.own[phase], 55.0)):
         if math.isfinite(ms) and longest > 0:
             words.append(f"{name} {fixed(ms)} ms")
-            colour = OTHERS if name == "others" else phase
+            colour = REST if name == "others" else phase
             boxes += _draw_box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
     return _draw_svg(f"{phase}: {', '.join(words)}", boxes, "bar")
 
@@ -152,7 +152,7 @@ def _draw_step_bar(span: Span, at: int, count: int, top: float) -> str:
         height = min(HEIGHT - y, (pct or 0.0) / 100 * span.step_ms / top * HEIGHT)
         boxes += _draw_box(name, at * width, width, y, height) if height > 0 else ""
         y += height
-    boxes += _draw_box("area", at * width, width, y, HEIGHT - y)
+    boxes += _draw_box(REST, at * width, width, y, HEIGHT - y)
     return f"<g><title>{escape(title)}</title>{boxes}</g>"
 
 

@@ -312,7 +312,7 @@ def many(world: int = 4096) -> Frame:
     frame = straggler(world)
     states = list(frame.ranks.state)
     states[2050] = "stalled"
-    return replace(frame, ranks=replace(frame.ranks, state=tuple(states)))
+    return replace(frame, ranks=replace(frame.ranks, state=tuple(states)), progress=epoch(world, None))
 
 
 def nobody() -> Frame:

@@ -154,7 +154,7 @@ WIDE = 70
 """Cells from which a sentence has one line, and the cost is drawn as a bar."""
 
 LEAST_CHART = 5
-"""Lines of a chart, its rule and an event, above which a chart is worth more than empty lines."""
+"""Lines of a chart, its rule and an event, from which a chart is worth more than empty lines."""
 
 LOW = 17
 """Lines for all but the verdict, below which all ranks are worth more than a chart."""
@@ -207,7 +207,7 @@ def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     if free < 14 or (free < LOW and hides_ranks):
         table = min(rows + 1, free - 2)
         free_lines = free - table - 1
-        if free_lines > LEAST_CHART:
+        if free_lines >= LEAST_CHART:
             return Heights(verdict, 2, table, 1, free_lines - 2, 1)
         return Heights(verdict, 1, table, 1, 0, free_lines)
     chart_least = 5 if free < 24 else max(8, free // 2)

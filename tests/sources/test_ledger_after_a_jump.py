@@ -138,22 +138,27 @@ def choose_first_and_last(recording: Recording, _steps: int) -> Iterator[range]:
 
 
 def test_a_report_adds_up_all_steps_where_an_earlier_version_has_recorded_no_sums(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "WHOLE_ROWS", 0)
     monkeypatch.setattr(build, "choose_stretches", choose_first_and_last)
-    earlier = Writer(tmp_path / "run.ddptop", limit_bytes=GIB)
-    collect(earlier, Reducer(), run_messages())
-    earlier.close()
+    world = World(RANKS, own=True, delays={(1, "forward"): 9_000})
+    messages = [world.run(), *world.introduce(), *world.steps(300), world.run("finished", 0)]
     ledgers = []
-    for path in (recorded, tmp_path / "run.ddptop"):
-        with Recording.open(path) as recording:
-            assert (recording.ledgers_until(recording.end_ns, most_rows=GIB).sums == []) == (path != recorded)  # type: ignore[union-attr]
+    for name in ("now", "earlier"):
+        reducer, recorder = Reducer(), Writer(tmp_path / name, limit_bytes=GIB)
+        if name == "now":
+            recorder.history = NewHistory(reducer)
+        collect(recorder, reducer, messages)
+        recorder.close()
+        with Recording.open(tmp_path / name) as recording:
+            recorded_sums = recording.ledgers_until(recording.end_ns, most_rows=GIB)
+            assert recorded_sums is not None and bool(recorded_sums.sums) == (name == "now")
             ledgers.append(build.read_report(recording).ledger)
-    assert ledgers[0] is not None
+    assert ledgers[0] is not None and ledgers[0].run.steps == 300
     assert repr(ledgers[0]) == repr(ledgers[1])
     monkeypatch.setattr(build, "SUMMED_ROWS", 100)
-    with Recording.open(tmp_path / "run.ddptop") as recording:
+    with Recording.open(tmp_path / "earlier") as recording:
         assert build.read_report(recording).ledger is None, "it is too large"
 
 

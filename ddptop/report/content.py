@@ -317,7 +317,8 @@ class Suggestion:
     because: str
     """The figure, in words."""
     gain_pct: float | None
-    """Upper bound in percent of the step time; None: it saves no time, or the time is unknown."""
+    """Upper bound in percent of the time in steps, above 100 for what takes longer than all steps; None: it
+    saves no time, or the time is unknown."""
     figures: Mapping[str, Scalar]
     """The figures as data."""
 

@@ -162,7 +162,7 @@ def make_suggestion(
 ) -> Suggestion:
     """A suggestion that makes the run so many seconds shorter, at most."""
     step_s = report.cost.step_s
-    gain_pct = min(100.0, 100 * given_back_s / step_s) if step_s > 0 else None
+    gain_pct = 100 * given_back_s / step_s if step_s > 0 else None
     return Suggestion(kind, action, because, gain_pct, figures)
 
 

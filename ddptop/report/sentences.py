@@ -163,6 +163,8 @@ def gain_phrase(suggestion: Suggestion, report: Report) -> str:
         return ""
     rank_seconds = suggestion.gain_pct / 100 * report.cost.step_s * report.run.world_size
     in_all = f", {format_seconds(rank_seconds)} of all ranks" if rank_seconds >= LEAST_NAMED_S else ""
+    if suggestion.gain_pct > 100:  # a long start: its seconds say more than a share of the steps
+        return f" · saves at most {format_seconds(rank_seconds)} of all ranks"
     return f" · saves at most {percent(suggestion.gain_pct)} of the time in steps{in_all}"
 
 

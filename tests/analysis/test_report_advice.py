@@ -218,6 +218,8 @@ def test_a_recorded_run_with_a_long_start_that_reduces_in_every_micro_step() -> 
     gives_back_s = no_sync.gain_pct / 100 * made.cost.step_s * 2
     assert gives_back_s == pytest.approx(3 / 4 * transfer_s, rel=0.03), "three of four are for nothing"
     assert start.gain_pct is not None and start.gain_pct > no_sync.gain_pct
+    assert start.gain_pct / 100 * made.cost.step_s == pytest.approx(40.0, rel=0.01), "longer than all steps"
+    assert "saves at most 80 s of all ranks" in " ".join(text_page(made, 100).split())
 
 
 def test_what_gives_back_most_comes_first(healthy: Report) -> None:

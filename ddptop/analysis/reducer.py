@@ -293,7 +293,7 @@ class Reducer:
         compare = self.evaluation.compare_ranks
         group = state.group_arrivals.take(rank, arrivals, state.world, t_ns, compare)
         if group is not None:
-            evaluate_group(group)
+            evaluate_group(group, t_ns)
             note_late_rank(state, t_ns)
 
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:

@@ -90,8 +90,9 @@ def reducer_of(world: World, reported: Sequence[tuple[int, Arrivals]], training:
     reducer = Reducer()
     for received in (world.run(), *introduced(world, training), *world.steps(STEPS)):
         reducer.feed(received)
-    for seq, (rank, message) in enumerate(reported):
-        reducer.feed(Received(END_NS, rank, world.session(rank), 1000 + seq, message))
+    for seq, (rank, message) in enumerate(sorted(reported, key=lambda told: told[1].t_ns)):
+        reducer.feed(Received(message.t_ns, rank, world.session(rank), 1000 + seq, message))
+    reducer.feed(world.progress(0, max(END_NS, message.t_ns) // 1000 - START_NS // 1000 + 1_000_000))
     return reducer
 
 
@@ -183,6 +184,7 @@ def test_in_a_mesh_the_rank_is_flagged_that_the_others_wait_for(make_world) -> N
     assert [group.last_arriver for group in frame.process_groups] == [1, 0, 1, None]
     assert frame.straggler is not None
     assert frame.straggler.rank == 1, "rank 0 is late because it has waited for rank 1"
+    assert [event.rank for event in frame.events if event.kind == "straggler"] == [1]
 
 
 def test_what_the_buffers_have_lost_is_left_out_and_counted(make_world) -> None:
@@ -278,7 +280,7 @@ def test_the_report_says_in_which_group_a_rank_was_late() -> None:
         yield from introduced(world, "fsdp2")
         yield from world.steps(STEPS)
         for seq, (rank, message) in enumerate(arrivals):
-            yield Received(START_NS + STEPS * STEP_US * 1000, rank, 100 + rank, 1000 + seq, message)
+            yield Received(message.t_ns, rank, 100 + rank, 1000 + seq, message)
         yield from world.steps(40)
         yield world.run("finished", 0)
 

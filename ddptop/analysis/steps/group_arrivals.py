@@ -116,6 +116,8 @@ class GroupCollectives:
         """When the newest were reported, on the collector's clock."""
         self.flagged: int | None = None
         """The rank that is late, by its place in the group."""
+        self.flagged_ns = 0
+        """Since when."""
         self._place = {rank: place for place, rank in enumerate(scope.ranks)}
         self._waiting: dict[int, _Launches] = {}
         """By place of the rank."""

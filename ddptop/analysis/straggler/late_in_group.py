@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 OLD_NS = 600 * NS
 """A verdict lapses when nothing was reported for so long: twice the longest interval of reads."""
 
+SETTLE_NS = 750_000_000
+"""A rank that is flagged anew is judged after so long: ranks report all groups at once, and until the last
+report has come, a rank may be late in one group for the sake of another that is not compared yet."""
+
 FOLLOWS_SHARE = 0.5
 """A rank is late because it waited itself, where in another group it is early by so much of its lateness."""
 
@@ -52,13 +56,15 @@ def launches_are_arrivals(group: GroupCollectives) -> bool:
     return "nccl" not in group.backend and not group.window.clock_free
 
 
-def evaluate_group(group: GroupCollectives) -> None:
-    """Flag the rank that is late in a group, or none; steps were added to its window."""
+def evaluate_group(group: GroupCollectives, t_ns: int) -> None:
+    """Flag the rank that is late in a group, or none; steps were added to its window now."""
     measured = None
     if launches_are_arrivals(group):
         window = group.window
         measured = arrival_rules.persistent(window, window.newest(arrival_rules.NEWEST), group.flagged)
-    group.flagged = None if measured is None else measured.ranks[0]
+    flagged = None if measured is None else measured.ranks[0]
+    if flagged != group.flagged:
+        group.flagged, group.flagged_ns = flagged, t_ns
 
 
 def latest_rank(state: RunState, now_ns: int) -> LateInGroup | None:
@@ -72,7 +78,8 @@ def latest_rank(state: RunState, now_ns: int) -> LateInGroup | None:
 
 def _flagged_ranks(groups: Iterable[GroupCollectives], now_ns: int) -> Iterator[LateInGroup]:
     for group in groups:
-        if group.flagged is None or now_ns - group.newest_ns > OLD_NS:
+        is_old = now_ns - group.newest_ns > OLD_NS
+        if group.flagged is None or is_old or now_ns - group.flagged_ns < SETTLE_NS:
             continue
         steps = group.window.newest(arrival_rules.NEWEST)
         result = arrival_rules.measure_while_late(group.window, steps, group.flagged)

@@ -38,7 +38,7 @@ def limits_phrase(run: RunInfo) -> str:
     nothing of it has to be said."""
     kind = kind_phrase(run)
     if run.training not in SHARDED:
-        return f"{kind}: no bucket is timed" if kind else ""
+        return f"{kind}: no bucket is timed, and no bubble between pipeline stages" if kind else ""
     if hides_waiting(run):
         return f"{kind}: own time in forward and backward includes waiting in collectives"
     return f"{kind}: own time includes waiting in collectives that Python does not wait for"

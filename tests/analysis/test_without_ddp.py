@@ -71,7 +71,10 @@ def test_ranks_are_said_to_be_even_only_outside_forward_and_backward(make_world)
 @pytest.mark.parametrize(
     ("training", "limits"),
     [
-        ("collectives", "no DDP model (its own collectives): no bucket is timed"),
+        (
+            "collectives",
+            "no DDP model (its own collectives): no bucket is timed, and no bubble between pipeline stages",
+        ),
         ("fsdp2", "no DDP model (FSDP2): own time includes waiting in collectives that Python does not wait"),
         ("alone", ""),
         ("what a later version says", ""),

@@ -14,6 +14,7 @@ from tests.processes import run, until
 from tests.training.conftest import Ear, Ranks
 
 SCRIPT = Path(__file__).parent / "scripts" / "starts.py"
+WORKERS = SCRIPT.with_name("starts_workers.py")
 BEFORE_DDP = ["torch", "process", "init", "store", "group"]
 
 
@@ -69,3 +70,16 @@ def test_what_is_no_rank_says_nothing(ear: Ear, variables: dict[str, str], code:
     done = run([sys.executable, "-c", code], ear.environment() | variables, ear.home, cold=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert ear.heard == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_of_a_loader_has_no_thread_of_ours_and_says_nothing(
+    ear: Ear, ranks: Ranks, method: str
+) -> None:
+    (process,) = ranks.start(WORKERS, method, world=1, env=ear.environment(), cold=True)
+    hello = ear.next_said(0, Hello)
+    (ear.home / "go").touch()
+    out, err = process.communicate(timeout=90)
+    assert (process.returncode, out.split()[-1]) == (0, "none"), out + err
+    assert {item.session for item in ear.heard} == {hello.session}

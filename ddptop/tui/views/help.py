@@ -28,6 +28,7 @@ WORDS = {
     "overhead": "share of the step that ddptop itself takes",
     "records lost": "steps of a rank that never arrived, or had no room on the recording's disk",
     "thinned": "bucket detail, or steps of a recording, left out to save room",
+    "no DDP model": "no buckets are timed, and no bubbles between pipeline stages",
     "ended": "a rank whose process ended because another rank had died",
 }
 """Words of the pages that PyTorch's documentation does not explain."""

@@ -2,7 +2,8 @@
 others wait are said, and when.
 
 `python -m tests.benchmarks.bench_start [--times N] [--stall S] [--starts NAMES] [--troubles NAMES]`; two
-hosts (`hosts`, `hosts_srun`) need root: they are namespaces of this machine.
+hosts need root, as they are namespaces of this machine (`hosts` by torchrun, `hosts_srun`, and `hosts_spawn`:
+a task of Slurm on each host spawns two ranks).
 
 "said after" counts from the moment when the last of the two ranks had come to its trouble, so it contains
 the stall time, and a look of ddptop (`--json`, about once a second).
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -51,7 +53,8 @@ def is_right(trouble: str, stall: dict[str, Any]) -> bool:
     named = (
         f"rank {ranks[0]} is in " in sentence or f"rank {ranks[0]} waits for the first batch in" in sentence
     )
-    return stall["ranks"] == ranks and named and place in sentence and f" waits for it in {where}" in sentence
+    waits = re.search(f" waits? for it in {re.escape(where)}", sentence) is not None
+    return stall["ranks"] == ranks and named and place in sentence and waits
 
 
 def time_until_said(
@@ -123,8 +126,9 @@ def on_two_hosts(folder: Path, trouble: str, start: str, stall_s: float) -> Iter
     with hosts(2, folder) as both, contextlib.ExitStack() as ends:
         for host in both:
             (host.folder / "slow_module.py").write_text(SLOW_MODULE)
-        if start == "hosts_srun":
+        if start in ("hosts_srun", "hosts_spawn"):
             words = [*DDPTOP_RUN, *WORDS, *stall, "--ddptop-exec", sys.executable, SCRIPT, trouble, port]
+            words += ["spawn"] if start == "hosts_spawn" else []
             # As most batch scripts export them.
             variables = {"MASTER_ADDR": both[0].name, "MASTER_PORT": port}
             ends.enter_context(tasks(both, words, slurm=True, variables=variables))
@@ -149,6 +153,7 @@ STARTS = {
     "srun": on_one_host,
     "hosts": on_two_hosts,
     "hosts_srun": on_two_hosts,
+    "hosts_spawn": on_two_hosts,
 }
 TROUBLES = [*PLACES, *SENTENCES]
 

@@ -1,7 +1,8 @@
 """Gets into trouble before its first step, until there is a file `go` or a minute and a half have passed.
 
 `troubled_start.py TROUBLE PORT [spawn]`: as a rank of torchrun, as a task of Slurm, or with `spawn` as the
-parent of two ranks. Each rank leaves a file `at-RANK` where it comes to its trouble.
+parent of two ranks, which may be a task of Slurm too. Each rank leaves a file `at-RANK` where it comes to its
+trouble.
 """
 
 import os
@@ -64,11 +65,17 @@ def train(rank: int, world_size: int) -> None:
     dist.destroy_process_group()
 
 
+def train_spawned(number: int, first: int, world_size: int) -> None:
+    train(first + number, world_size)
+
+
 if __name__ == "__main__":
     numbers = os.environ
     if "spawn" in sys.argv:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        mp.spawn(train, (2,), 2)
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ["MASTER_PORT"] = str(port)
+        first, world_size = 2 * int(numbers.get("SLURM_PROCID", 0)), 2 * int(numbers.get("SLURM_NTASKS", 1))
+        mp.spawn(train_spawned, (first, world_size), 2)
     elif "RANK" in numbers:
         train(int(numbers["RANK"]), int(numbers["WORLD_SIZE"]))
     else:

@@ -23,7 +23,7 @@ VERSION = 1
 MAX_RANK_MESSAGE_BYTES = 64 * 1024
 """One ZeroMQ frame from a rank: 300 steps of 10 buckets fit, a hostile allocation does not."""
 
-MAX_FRAME_BYTES = 8 * 1024 * 1024
+MAX_FRAME_BYTES = 9 * 1024 * 1024
 """One ZeroMQ frame to a viewer: the state of MAX_SHOWN_WORLD ranks, each with a GPU, and its history."""
 
 MAX_ROWS = 256

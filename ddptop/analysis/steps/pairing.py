@@ -272,6 +272,8 @@ class Pairing:
         """Divide pending steps so that the first of these, or all, are by themselves; returns them.
 
         Ranks send their steps in messages of different lengths."""
+        if len(numbers) == len(pending.numbers):  # all of these are among them
+            return pending
         first = int(np.searchsorted(pending.numbers, numbers[0]))
         stop = first + len(numbers)
         if not np.array_equal(pending.numbers[first:stop], numbers):

@@ -44,6 +44,9 @@ LEAST_STACK = 5
 
 MOST_RANKS_CELLS = 22
 
+LEAST_WHERE = 12
+"""Cells from which the begin of a place says something."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlikeRanks:
@@ -128,7 +131,7 @@ class StartView(View):
         has_rule, has_detail = height >= ROOM_FOR_RULE, height >= ROOM_FOR_DETAIL
         if has_rule:
             lines.append(draw_rule(width, _title(start), "seconds after the launch" * (width >= TIMES_FROM)))
-        columns = table.fit_columns(_columns(scene, rows, width), width - 2, 2)
+        columns = _columns(scene, rows, width)
         room = height - len(lines) - 1
         room = max(min(room, 3), room - LIKELY_DETAIL) if has_detail else room
         scroll, shown = scene.place.scroll.fitted(len(rows), room)
@@ -190,7 +193,7 @@ def _explain_nothing(frame: Frame) -> str:
 
 
 def _columns(scene: Scene, rows: Sequence[AlikeRanks], width: int) -> list[table.TableColumn]:
-    """The columns, in their order; row `i` is `rows[i]`."""
+    """The columns that fit, in their order; row `i` is `rows[i]`."""
     who = [_numbers(row.ranks) for row in rows]
     reached = [MILESTONES[row.milestone][len(row.members) > 1] for row in rows]
     ages = [
@@ -211,7 +214,11 @@ def _columns(scene: Scene, rows: Sequence[AlikeRanks], width: int) -> list[table
     if width >= TIMES_FROM:
         times = {title: [_latest(row, name) for row in rows] for name, title in TIMES.items()}
         columns += [table.measured_column(title, texts, 50) for title, texts in times.items()]
-    return [*columns, table.measured_column("where", places, 60, right=False)]
+    columns = table.fit_columns(columns, width - 2, 2)
+    room = width - 4 - table.total_width(columns, 2)
+    if room >= LEAST_WHERE:  # cut rather than left out: it is the answer
+        columns.append(table.measured_column("where", places, 60, right=False, most=room))
+    return columns
 
 
 def _numbers(ranks: Sequence[int]) -> str:

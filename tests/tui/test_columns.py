@@ -108,9 +108,12 @@ def test_a_figure_has_one_name_on_every_view() -> None:
     views = {
         "ranks": (ranks, [column.title for column in rank_columns(scene)]),
         "ranks of --once": (ranks, [column.title for column in plain_rank_columns(scene, [0, 1])]),
-        "two ranks": (ranks, [figure_name(figure, how) for figure, how in FIGURES_OF_RANKS]),
+        "two ranks": (
+            ranks | {word("disk read/step")},
+            [figure_name(figure, how) for figure, how in FIGURES_OF_RANKS],
+        ),
         "heat map": (
-            ranks | {"wholebackward", "exposedcommunication", "gputemperature"},
+            ranks | {"wholebackward", "exposedcommunication", "gputemperature", word("disk read MB")},
             [heat_title(name, scene.frame) for name in METRICS],
         ),
         "buckets": (buckets, [column.title for column in bucket_columns(scene)]),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.batch_pace import BatchPace
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import (
     KILLED_LATE_NS,
@@ -191,6 +192,7 @@ def _begin_group(state: RunState, t_ns: int) -> None:
     state.figures = Figures(world, state.figures.size)
     state.ledger.begin_group(t_ns)
     state.past_activities.begin_group()
+    state.batch_pace = BatchPace()
     state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)

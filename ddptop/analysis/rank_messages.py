@@ -409,6 +409,7 @@ class RankMessages:
                 own_ns = readings.field("t_ns")[evaluates]
                 state.ledger.note_evaluating(ranks[evaluates], own_ns, t_ns[evaluates])
             state.past_activities.take(ranks, readings, t_ns)
+            state.batch_pace.take(ranks, readings)
             excused = evaluates | self._saves(readings) | (table.declared[ranks] > 0)
             if excused.any():
                 state.excused_ns = int(t_ns[excused][-1])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.batch_pace import BatchPace
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import ended_badly
@@ -110,6 +111,7 @@ class RunState:
         self.figures = Figures(0, window)
         self.ledger = RunLedger(self, is_known=not tail)
         self.past_activities = PastActivities()
+        self.batch_pace = BatchPace()
         self.settle: Callable[[], None] = lambda: None
         """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
         the reducer."""

@@ -141,6 +141,19 @@ def test_samples_a_second_are_of_all_ranks(standing: Standing) -> None:
     assert "5.6 s left in it · 6,000 samples/s" in draw_frame(frame, 100)
 
 
+@pytest.mark.parametrize(("steps", "batches"), [(41, 21), (40, 40), (41, 81), (40, 30)])
+def test_batches_are_counted_and_not_steps_or_backwards(standing: Standing, steps: int, batches: int) -> None:
+    """Optimizers may take turns, a loss may have several backwards, gradients may be accumulated."""
+    for rank in range(WORLD):
+        standing.card(rank, {BATCH_SIZE: 32})
+    standing.beat(0.1, beat())
+    frame = standing.beat(0.9, replace(beat(), step=STEPS + steps, batch=120 + batches))
+    per_step = {81: 2, 40: 1, 21: 0.5, 30: 0.75}[batches]
+    progress = snapshot(frame)["progress"]
+    assert progress["samples_per_s"] == pytest.approx(WORLD * 32 * per_step / 20e-3)
+    assert progress["epoch_left_s"] == pytest.approx((280 - batches) / per_step * 20e-3, abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("first", "kind", "sentence"),
     [

@@ -103,13 +103,13 @@ def epoch_progress(state: RunState, steps_per_s: float | None) -> EpochProgress 
     beat = state.ranks[rank].progress
     assert beat is not None
     batches = beat.batches if beat.batches >= beat.batch else None
-    micro_steps = max(1, int(state.table.micro_steps[rank]))
+    per_step = state.batch_pace.per_step or max(1, int(state.table.micro_steps[rank]))
     left_s = samples_per_s = None
     if steps_per_s:
         if batches is not None:
-            left_s = (batches - beat.batch) / micro_steps / steps_per_s
+            left_s = (batches - beat.batch) / per_step / steps_per_s
         if (samples := _samples_of_all_ranks(state)) is not None:
-            samples_per_s = samples * micro_steps * steps_per_s
+            samples_per_s = samples * per_step * steps_per_s
     return EpochProgress(beat.epoch, max(0, beat.batch), batches, left_s, samples_per_s)
 
 

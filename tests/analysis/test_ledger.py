@@ -120,6 +120,29 @@ def test_what_is_waited_in_a_first_step_is_known_of_its_buckets() -> None:
     assert_adds_up(ledger, world.now_us / 1e6)
 
 
+@pytest.mark.parametrize("kept_every", [1, 8])
+def test_a_frame_where_steps_are_missing_changes_no_sum(kept_every: int) -> None:
+    """They were lost, or left out of a recording that was thinned."""
+
+    def ledger(*, with_frame: bool) -> Ledger:
+        world = World(2, own=True)
+        reducer = begun(world)
+        reducer.state.kept_every = kept_every
+        for _ in range(4):
+            run_world(world, reducer, 8)
+            for _ in range(7):
+                world.rows()
+            if with_frame:
+                ledger_of(world, reducer)
+        run_world(world, reducer, 8)
+        return ledger_of(world, reducer)
+
+    once, often = ledger(with_frame=False), ledger(with_frame=True)
+    for name in LEDGER_CLASSES:
+        np.testing.assert_allclose(often.seconds_of(name), once.seconds_of(name), atol=1e-9)
+    assert often.recent == once.recent and often.run == once.run
+
+
 def test_frames_between_steps_change_no_sum() -> None:
     def of(every: int) -> Ledger:
         world = World(3, own=True)

@@ -352,7 +352,7 @@ class RunLedger:
         begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
         end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
         begins_group = bool(numbers[0] == 0)
-        late_start_ms = self._add_gap_before(begin_ns[0])
+        late_start_ms, gap_ms = self._add_gap_before(begin_ns[0], begins_group=begins_group)
         aside = self._take_marks(begin_ns, end_ns) if self.marks else []
         times = divide_steps(
             runs_of_peers,
@@ -363,13 +363,14 @@ class RunLedger:
             late_start_ms if begins_group else None,
             self._tails_before(numbers, wall.shape[1]),
         )
-        self._newest, self._tails = int(numbers[-1]), times.tail
+        before, self._newest, self._tails = self._newest, int(numbers[-1]), times.tail
         recorded = ~block.shadow.any(axis=1)
         length = np.asarray(median(wall))
         usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
         is_dear = recorded & ((length > DEAR * usual_ms) | ((numbers == 0) & (length > LONG_FIRST_MS)))
         is_usual = recorded & ~is_dear & (numbers > 0)
-        between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, numbers, usual_ms)
+        n_missing = np.diff(numbers, prepend=before if before >= 0 else numbers[0]) - 1
+        between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, gap_ms, n_missing, usual_ms)
         left_out = exact(
             np.where(block.shadow, np.minimum(wall, LEFT_OUT * usual_ms[:, None]), 0.0) + scaled_ms
         )
@@ -385,7 +386,9 @@ class RunLedger:
         self.n_steps += len(numbers)
         self.end_ns[ranks] = end_ns[-1] + self.shift_ns[ranks]
         self.session[ranks] = self._state.table.session[ranks]
-        totals = wall.sum(axis=1) + between_ms.sum(axis=1)
+        # Without steps that were lost: of their time no wait is known.
+        known_ms = np.where((n_missing > 0)[:, None], scaled_ms, between_ms)
+        totals = wall.sum(axis=1) + known_ms.sum(axis=1)
         self._add_bins(times, numbers, end_s, totals, left_out.sum(axis=1), is_usual)
         self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
         return _dear_waits(times.waits, numbers, end_s, is_dear)
@@ -418,10 +421,12 @@ class RunLedger:
         self.session, self.shift_ns = (np.pad(column, (0, more)) for column in (self.session, self.shift_ns))
         self.end_ns = np.pad(self.end_ns, (0, more), constant_values=NOT_BEGUN)
 
-    def _add_gap_before(self, begin_ns: Integers) -> Column:
-        """Add the time before the first of some steps, whose begins are (ranks,) by the ranks' own clocks.
+    def _add_gap_before(self, begin_ns: Integers, *, begins_group: bool) -> tuple[Column, Column]:
+        """Add the time before the first of some steps, whose begins are (ranks,) by the ranks' own clocks,
+        where it is a start or a restart.
 
-        Returns by how much later than the first rank each began, (ranks,) ms."""
+        Returns by how much later than the first rank each began, (ranks,) ms; and what lies between it and
+        the step before, where that is known, as `_gaps_between` has it of the others."""
         ranks = slice(0, len(begin_ns))
         sessions = self._state.table.session[ranks]
         is_new = sessions != self.session[ranks]
@@ -437,26 +442,29 @@ class RunLedger:
         gap_ms = exact(np.maximum(begin_ns - np.maximum(before, 0), 0) / NS_PER_MS)
         starts = before == NOT_BEGUN
         restarts = is_new & ~starts
+        goes_on = ~(starts | restarts)
         for row, mask in (
             (_ROW["start"], starts),
             (_ROW["restart"], restarts),
-            (_ROW["unknown"], ~(starts | restarts)),
+            (_ROW["unknown"], goes_on & begins_group),
         ):
             self.by_class[row, ranks] += np.where(mask, gap_ms, 0.0)
-        return np.asarray((begin_ns - begin_ns.min()) / NS_PER_MS)
+        late_start_ms = np.asarray((begin_ns - begin_ns.min()) / NS_PER_MS)
+        return late_start_ms, np.where(goes_on & (not begins_group), gap_ms, 0.0)
 
     def _gaps_between(
-        self, begin_ns: Integers, end_ns: Integers, numbers: Column, usual_ms: Column
+        self, begin_ns: Integers, end_ns: Integers, first_ms: Column, n_missing: Column, usual_ms: Column
     ) -> tuple[Column, Column]:
-        """(n, ranks) ms between each step and the one before it in the batch: steps that are not there. And
-        the part of it that a thinned recording has left out, which is as long as usual."""
+        """(n, ranks) ms between each step and the one before it, of which `n_missing`, (n,), are not there;
+        `first_ms`: before the first. And the part of it that a thinned recording has left out, which is as
+        long as usual."""
         gaps = np.zeros(begin_ns.shape)
+        gaps[0] = first_ms
         if len(gaps) > 1:
             gaps[1:] = exact(np.maximum((begin_ns[1:] - end_ns[:-1]) / NS_PER_MS, 0.0))
         if self._state.kept_every == 1:
             return gaps, np.zeros(gaps.shape)
-        missing = np.diff(numbers, prepend=numbers[:1]) - 1
-        most = np.maximum(missing, 0) * usual_ms * LEFT_OUT
+        most = np.maximum(n_missing, 0) * usual_ms * LEFT_OUT
         return gaps, np.minimum(gaps, most[:, None])
 
     def _add_steps(

@@ -222,6 +222,14 @@ def test_launches_of_nccl_are_shown_and_not_judged(make_world) -> None:
     assert (the_group(frame).on_host, the_group(frame).last_arriver) == (True, 1)
 
 
+def test_nor_are_they_where_a_rank_has_reported_those_of_gloo_before(make_world) -> None:
+    """A default group may have both backends."""
+    reported = list(windows(range(4), of_rank(2, 20_000), backend="nccl"))
+    reported[0] = (reported[0][0], replace(reported[0][1], backend="gloo"))
+    frame = frame_of(make_world(4), reported)
+    assert the_group(frame).on_host and frame.straggler is None
+
+
 def test_hosts_whose_clocks_are_not_compared_are_not_judged(make_world) -> None:
     reported = [*windows(range(2), of_rank(1, 9_000))]
     frame = frame_of(make_world(2, hosts=("node0", "node1"), own=True), reported)

@@ -59,7 +59,9 @@ class Rank:
         self.clocks.now_ns += self.read_ns
         return [{"entries": self.entries[-2000:]}]
 
-    def launch(self, group: str, size: int = 256, *, p2p: bool = False) -> None:
+    def launch(
+        self, group: str, size: int = 256, *, p2p: bool = False, name: str = "gloo:all_reduce"
+    ) -> None:
         counter = self.counters[group]
         counter.launched += 1
         self.entries.append(
@@ -67,7 +69,7 @@ class Rank:
                 "process_group": (group, "x"),
                 "collective_seq_id": counter.launched,
                 "is_p2p": p2p,
-                "profiling_name": "gloo:all_reduce",
+                "profiling_name": name,
                 "input_sizes": [[size, 2], [1]],
                 "input_dtypes": ["Float", "Long"],
                 "time_created_ns": self.clocks.now_ns + self.clocks.offset_ns,
@@ -125,6 +127,18 @@ def test_a_collective_of_the_running_step_is_sent_with_the_next_ones(clocks: Clo
     clocks.now_ns += 10**9
     (sent,) = rank.read()
     assert (sent.first, sent.first_step, sent.steps) == (5, 2, (0, 0, 0))
+
+
+def test_of_a_group_with_two_backends_only_that_of_the_gpus_is_sent(clocks: Clocks) -> None:
+    """Each counts its collectives by itself."""
+    rank = Rank(clocks, timed="7")
+    rank.train(3)
+    for number in range(40, 44):
+        rank.counters["0"].launched = number
+        rank.launch("0", name="nccl:_allgather_base")
+    rank.train(1)
+    messages = rank.read()
+    assert [(sent.backend, sent.first, len(sent.steps)) for sent in messages] == [("nccl", 41, 4)]
 
 
 def test_at_the_end_the_rest_is_read_once(clocks: Clocks) -> None:

@@ -234,4 +234,5 @@ class GroupArrivals:
             group = GroupCollectives(scope, message.description, message.backend, several_hosts=several_hosts)
             self.groups[scope] = group
         group.newest_ns = t_ns
+        group.backend = message.backend  # a group with two has shown those of one first
         return group if group.take(rank, launches, compare) else None

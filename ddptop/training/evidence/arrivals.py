@@ -75,6 +75,8 @@ class ArrivalReader:
         self._due_s = 0
         self._sent: dict[str, int] = {}
         """By group, the number of the last collective that was sent."""
+        self._with_gpu: set[str] = set()
+        """Groups that have launched collectives of another backend than gloo."""
         self._seen: dict[str, int] = {}
         """By group, how many collectives there were at the last read."""
         self._wall_offset_ns: int | None = None
@@ -146,17 +148,21 @@ class ArrivalReader:
         offset_ns, begin_ns, end_ns = self._wall_offset_ns or 0, self._begin_ns or 0, self._steps[-1].end_ns
         entries: dict[str, list[Entry]] = {}
         newest = dict(self._sent)
-        for dump in self._read_dumps():
-            for entry in dump.get("entries", ()):
-                name = entry["process_group"][0]
-                number = entry["collective_seq_id"]
-                is_old = number <= newest.get(name, 0)
-                if name not in groups or entry["is_p2p"] or is_old:
-                    continue
-                if not begin_ns < entry["time_created_ns"] - offset_ns < end_ns:
-                    continue  # before the first step, or in the one that runs: next time
-                newest[name] = number
-                entries.setdefault(name, []).append(entry)
+        all_entries = [entry for dump in self._read_dumps() for entry in dump.get("entries", ())]
+        not_of_gloo = {entry["process_group"][0] for entry in all_entries if not _is_of_gloo(entry)}
+        self._with_gpu = (self._with_gpu | not_of_gloo) & groups.keys()
+        for entry in all_entries:
+            name = entry["process_group"][0]
+            number = entry["collective_seq_id"]
+            is_old = number <= newest.get(name, 0)
+            # A group may have two backends, which count apart: that of the GPUs has the gradients.
+            is_beside = name in self._with_gpu and _is_of_gloo(entry)
+            if name not in groups or entry["is_p2p"] or is_old or is_beside:
+                continue
+            if not begin_ns < entry["time_created_ns"] - offset_ns < end_ns:
+                continue  # before the first step, or in the one that runs: next time
+            newest[name] = number
+            entries.setdefault(name, []).append(entry)
         self._sent = {name: number for name, number in newest.items() if name in groups}
         return entries
 
@@ -196,6 +202,10 @@ class ArrivalReader:
                 place += 1
             steps.append(of_steps[place].number)
         return steps
+
+
+def _is_of_gloo(entry: Entry) -> bool:
+    return str(entry["profiling_name"]).startswith("gloo:")
 
 
 def _read_recorders() -> Sequence[Mapping[str, Any]]:

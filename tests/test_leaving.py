@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_up_run import a_run, write
 from tests.processes import environment, until
 from tests.recording import hostile_files
-from tests.recording.made_up import a_run, write
 from tests.test_terminal import needs_tmux
 from tests.tmux import Terminal, terminals
 

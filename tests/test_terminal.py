@@ -21,7 +21,7 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from ddptop.tui.terminal import ScreenDriver
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, environment, run, until
 from tests.tmux import Terminal, terminals
 

@@ -21,7 +21,7 @@ from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.agent.conftest import wait_for
 from tests.agent.fake_collector import FakeCollector
-from tests.recording.made_up import hello, layout, run_message, steps
+from tests.made_up_run import hello, layout, run_message, steps
 
 BOUND = 20_000
 """Bytes in memory before messages go to the file alone."""

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.arrival_rules import measure
 from ddptop.analysis.straggler.flagged import cause
 from tests.analysis.arrivals import looks
-from tests.analysis.conftest import bucket, feed_together
+from tests.made_up_run import bucket, feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

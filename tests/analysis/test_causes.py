@@ -8,8 +8,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.causes import carried, late_place
 from ddptop.frames.phrases import straggler_phrase
-
-from .conftest import START_NS, feed_together
+from tests.made_up_run import START_NS, feed_together
 
 LATE_US = 20_000
 

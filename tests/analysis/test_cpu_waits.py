@@ -20,8 +20,7 @@ from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received
 from ddptop.report.build import make_report
 from ddptop.report.sampling import RunSampler
-
-from .conftest import START_NS, feed_together
+from tests.made_up_run import START_NS, feed_together
 
 WORK_MS, TRANSFER_MS = 8.0, 2.0
 

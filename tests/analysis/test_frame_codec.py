@@ -19,7 +19,7 @@ from ddptop.frames.ledger import Ledger, LedgerRanks
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

@@ -10,7 +10,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.machine import Gpu, Memory
 from ddptop.protocol.messages import Received
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 START_NS = 5_000 * 1_000_000_000
 

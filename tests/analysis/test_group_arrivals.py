@@ -18,7 +18,7 @@ from ddptop.protocol.messages import Card, Received
 from ddptop.render.plain import draw_frame
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
-from tests.analysis.conftest import START_NS, World
+from tests.made_up_run import START_NS, World
 
 STEP_US, PER_STEP, STEPS = 50_000, 3, 80
 END_NS = START_NS + STEPS * STEP_US * 1000

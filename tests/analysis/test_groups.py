@@ -10,7 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Bucket
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame

@@ -12,7 +12,7 @@ from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Disk, Usage
 from ddptop.protocol.messages import Received
 from ddptop.report.sampling import Incidents
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

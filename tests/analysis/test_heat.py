@@ -8,8 +8,8 @@ import pytest
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import HEAT_FIGURES, Heat
-from tests.analysis.conftest import World
 from tests.analysis.test_timeline import fed
+from tests.made_up_run import World
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.history import COLUMNS, KEPT_POINTS, MOST_BINS, OF_BINS, History, HistoryStore
-from tests.analysis.conftest import NS, START_NS, World, feed_together
+from tests.made_up_run import NS, START_NS, World, feed_together
 
 
 def piece(start: int, count: int) -> History:

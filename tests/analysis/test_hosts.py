@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame

@@ -16,7 +16,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Activity, Event, Flag, Phase, Received, Run, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
-from tests.analysis.conftest import NS, START_NS, World, feed_together
+from tests.made_up_run import NS, START_NS, World, feed_together
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
 

@@ -7,7 +7,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Logged, Received
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 START_NS = 5_000 * 1_000_000_000
 

@@ -15,8 +15,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import BATCH_SIZE, Activity, Card, Event, Phase, Progress, Received, Scalar
 from ddptop.render.plain import draw_frame, watch_line
-from tests.analysis.conftest import feed_together
-from tests.recording.made_up import START_NS, START_UNIX_NS, STEP_US, a_run
+from tests.made_up_run import START_NS, START_UNIX_NS, STEP_US, a_run, feed_together
 
 STEPS, WORLD = 100, 4
 TRAINED_NS = START_NS + STEPS * STEP_US * 1000

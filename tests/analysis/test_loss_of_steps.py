@@ -15,8 +15,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, Received, StepRow
 from ddptop.render.plain import draw_frame
-
-from .conftest import START_NS, World, feed_together
+from tests.made_up_run import START_NS, World, feed_together
 
 GENERATOR, CRITIC = 0, 1
 

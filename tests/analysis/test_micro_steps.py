@@ -16,16 +16,15 @@ from ddptop.render.plain import draw_frame
 from ddptop.report.advice import make_suggestions
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
+from tests.made_up_run import START_NS, feed_together
 
-from .conftest import START_NS, feed_together
 from .test_detail import row, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ddptop.protocol.messages import Received
-
-    from .conftest import World
+    from tests.made_up_run import World
 
 MICRO_STEPS = 4
 LATE_US = 20_000

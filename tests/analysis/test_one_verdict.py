@@ -29,9 +29,7 @@ from ddptop.render.plain import draw_frame, watch_line
 from ddptop.report.build import report_from_messages
 from ddptop.report.check import figures_of_report
 from ddptop.sources.player import Player
-from tests.recording.made_up import GIB, collect
-
-from .conftest import NS, START_NS, World, feed_together
+from tests.made_up_run import GIB, NS, START_NS, World, collect, feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame

@@ -13,8 +13,8 @@ from ddptop.frames.overhead import Overhead
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
 from ddptop.training.shadow import BLOCK, LENGTH, PERIOD
-from tests.analysis.conftest import START_NS, feed_together
 from tests.analysis.stalling import Stage, op, users, waits
+from tests.made_up_run import START_NS, feed_together
 
 STEP_MS = 3.0
 

@@ -17,7 +17,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean
 from ddptop.render.phases import Breakdown
 from ddptop.render.plain import draw_frame
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {

@@ -15,7 +15,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.straggler import agreement, flagged, own_time_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 STEP_MS = 10.0
 RANKS, STEPS = 4, 160

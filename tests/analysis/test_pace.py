@@ -8,7 +8,7 @@ import pytest
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.pace import Pace
 from ddptop.analysis.reducer import Reducer
-from tests.analysis.conftest import START_NS, feed_together
+from tests.made_up_run import START_NS, feed_together
 
 SLOW_MS = 8
 

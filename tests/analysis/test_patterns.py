@@ -13,7 +13,7 @@ from ddptop.analysis.steps.groups import Scope
 from ddptop.analysis.straggler import flagged
 from ddptop.frames.statistics import certainty
 from tests.analysis.arrivals import looks, straggler
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.recording.reader import Recording
-from tests.recording.made_up import a_run, write
+from tests.made_up_run import a_run, write
 from tests.recording.test_runs import readings_beside
 
 GPU, MEMORY = ("util_pct", "mem_bytes", "throttle", "nvlink_rx_bytes"), ("allocated_bytes", "retries")

@@ -12,8 +12,8 @@ from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import known_since_start
 from ddptop.protocol.messages import Phase
-from tests.analysis.conftest import START_NS, World, feed_together
 from tests.analysis.test_ledger import begun, run_world
+from tests.made_up_run import START_NS, World, feed_together
 
 
 def eventful(reducer: Reducer, world: World, steps: int) -> None:

@@ -15,7 +15,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Bucket, Layout, Received, Steps
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

@@ -21,8 +21,8 @@ from ddptop.protocol.evidence import Evidence, GroupState
 from ddptop.protocol.hosts import HostLink
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Received
-from tests.analysis.conftest import NS, START_NS, feed_together
 from tests.analysis.stalling import op, waits
+from tests.made_up_run import NS, START_NS, feed_together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

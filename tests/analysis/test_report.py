@@ -23,8 +23,7 @@ from ddptop.report.html import html_page
 from ddptop.report.sampling import RunSampler
 from ddptop.report.tables import beside_others
 from ddptop.report.text import text_page
-
-from .conftest import DATA, START_NS, World
+from tests.made_up_run import DATA, START_NS, World
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report

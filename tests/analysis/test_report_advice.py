@@ -15,8 +15,7 @@ from ddptop.report.build import report_from_messages
 from ddptop.report.content import BucketSummary, Report, StallPeriod
 from ddptop.report.text import text_page
 from tests.frames.ledgers import checkpoints, ledger, waited
-
-from .conftest import World
+from tests.made_up_run import World
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from ddptop.report.text import text_page
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
-
-    from .conftest import World
+    from tests.made_up_run import World
 
 DATA = Path(__file__).parents[1] / "recording" / "data"
 HOSTILE = '"><script src="http://x.test/a.js"></script><img src=x onerror=alert(1)>\x1b[2J\u202e'

@@ -14,9 +14,9 @@ from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Bye, Event, Received
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
-from tests.analysis.conftest import feed_together
 from tests.analysis.stalling import START_NS, Stage
 from tests.analysis.test_deaths import RESET
+from tests.made_up_run import feed_together
 
 
 def fails(world: Any, rank: int, reason: str, line: int) -> Iterator[Received]:

@@ -24,7 +24,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import SampledCall, StackSamples, samples_request
 from ddptop.render.plain import draw_frame
-from tests.analysis.conftest import World, feed_together
+from tests.made_up_run import World, feed_together
 
 LOADS = (
     SampledCall("/me/train.py", 88, "<module>", -1, 50),

@@ -9,7 +9,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.snapshot import snapshot, tidy
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

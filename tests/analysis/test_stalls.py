@@ -18,8 +18,8 @@ from ddptop.protocol.messages import Event, Hello, Phase, Received
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
 from ddptop.report.sampling import Incidents
-from tests.analysis.conftest import feed_together
 from tests.analysis.stalling import ALL_REDUCE, MAIN, NS, START_NS, Stage, op, users, waits
+from tests.made_up_run import feed_together
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
 """Three buckets of step 41 launched."""

@@ -13,7 +13,7 @@ from ddptop.analysis.to_frame.timeline import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
 from ddptop.protocol.messages import Activity
-from tests.analysis.conftest import World, feed_together
+from tests.made_up_run import World, feed_together
 
 
 def fed(world: World, steps: int, *, clocks_ms: float | None = None) -> Reducer:
@@ -152,7 +152,7 @@ def test_each_process_group_has_its_own_last_arriver() -> None:
 
 
 def replace_model(world: World):  # type: ignore[no-untyped-def]  # a tuple of two buckets
-    from tests.analysis.conftest import bucket
+    from tests.made_up_run import bucket
 
     return (bucket(0), bucket(0)._replace(model=1))
 

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.verdict import verdict
-from tests.analysis.conftest import feed_together
+from tests.made_up_run import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

@@ -22,7 +22,7 @@ from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report.check import STEP_CONFIDENCE, Measured, against_base, measure_recording, overall_outcome
 from ddptop.sources.simulation.story import Story
-from tests.recording.made_up import START_NS, hello, run_message
+from tests.made_up_run import START_NS, hello, run_message
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column

@@ -18,7 +18,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Layout, Message, Received, Steps
 from ddptop.recording.writer import Writer
 from ddptop.sources.simulation.story import Story
-from tests.recording.made_up import START_NS, hello, run_message
+from tests.made_up_run import START_NS, hello, run_message
 
 BATCH, BATCHES = 96, 20
 """Steps of a message, and how many of the simulation's batches the run consists of: it repeats them."""

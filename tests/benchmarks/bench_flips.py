@@ -9,8 +9,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.made_up_run import a_run, write
 from tests.recording.flips import flipped, read
-from tests.recording.made_up import a_run, write
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
 from ddptop.recording.history import ADDED, GROUP, HistoryPiece, join_pieces, pick_points
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
-from tests.recording.made_up import START_NS, hello, layout, run_message
+from tests.made_up_run import START_NS, hello, layout, run_message
 
 WORLD, PER_S, BATCH, EVERY, BUCKETS = 8, 20, 5, 8, 10
 STEP_US = 1_000_000 // PER_S

@@ -39,7 +39,7 @@ from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation import ranks as node
 from ddptop.sources.simulation.hosts import RANKS_PER_NODE
 from ddptop.sources.simulation.story import Story, usual_rate
-from tests.recording.made_up import NS, START_NS, START_UNIX_NS, run_message
+from tests.made_up_run import NS, START_NS, START_UNIX_NS, run_message
 
 TICK_NS = NS // 50
 

@@ -27,7 +27,7 @@ from ddptop.protocol.messages import Progress, Received
 from ddptop.recording.writer import Writer
 from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation.story import Story
-from tests.recording.made_up import GIB, START_NS, START_UNIX_NS, run_message
+from tests.made_up_run import GIB, START_NS, START_UNIX_NS, run_message
 
 TICK_NS = NS // 50
 

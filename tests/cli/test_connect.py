@@ -17,7 +17,7 @@ import pytest
 from ddptop.cli.commands.relay import run_meant
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, run, started, until
 from tests.sshd import REPOSITORY, Sshd, needs_sshd, script
 from tests.test_terminal import needs_tmux

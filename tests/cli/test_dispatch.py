@@ -17,7 +17,7 @@ from ddptop.cli.commands import COMMANDS, LOOK
 from ddptop.cli.commands.base import Command
 from ddptop.cli.main import choose_command, main
 from ddptop.tui.theme import THEMES
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 @pytest.mark.parametrize(

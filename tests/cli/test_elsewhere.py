@@ -10,7 +10,7 @@ import pytest
 from ddptop.cli.errors import Exit
 from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 WHERE = "run train is collected on gpu01: ddptop --connect gpu01/train"
 

@@ -12,8 +12,7 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.host.installation import install_command
-
-from .recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 @pytest.fixture

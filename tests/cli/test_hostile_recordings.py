@@ -10,8 +10,8 @@ from ddptop.cli.errors import Exit
 from ddptop.cli.main import main
 from ddptop.recording import history, records
 from ddptop.recording.reader import Recording, RecordingError
+from tests.made_up_run import a_run, write
 from tests.recording import hostile_files
-from tests.recording.made_up import a_run, write
 
 BYTES = 150_000
 UNPACKED_BYTES = 4 << 20

@@ -17,8 +17,8 @@ from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Bye, Event, Logged, Message, Received, Run
 from ddptop.recording.reader import Recording
+from tests.made_up_run import a_run, write
 from tests.protocol.test_codec import MESSAGES
-from tests.recording.made_up import a_run, write
 from tests.tui.hostile import ESCAPES
 
 WORDS = frozenset({("Run", "state")})

@@ -23,9 +23,8 @@ import pytest
 
 from ddptop.host.installation import install_command
 from ddptop.host.runs import create_run_directory
+from tests.made_up_run import write_recording
 from tests.processes import until
-
-from .recordings import write_recording
 
 DEADLINE_S = 120
 NAME = "train-k7qf"

@@ -23,7 +23,7 @@ from ddptop.cli.runs import MachineRuns
 from ddptop.frames.frame import Frame
 from ddptop.host.runs import RunFile, starting_run
 from ddptop.tui.app import DdptopApp
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 class FakeSource:
@@ -126,9 +126,9 @@ def test_of_a_name_that_was_used_again_the_newest_run_is_meant(
     for file, name, steps, modified in (
         ("case", "case", 20, 1),
         ("case-2", "case", 30, 2),
-        ("case-9", "", 40, 3),
+        ("case-9", "case-9", 40, 3),
     ):
-        write_recording(folder / f"{file}.ddptop", name=name, steps=steps)
+        write_recording(folder / f"{file}.ddptop", name=name, count=steps)
         os.utime(folder / f"{file}.ddptop", (modified, modified))
 
     def step_shown(*words: str) -> int:

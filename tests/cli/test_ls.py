@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli.runs import short_age
-
-from .recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 def test_nothing_yet(ddptop) -> None:
@@ -23,7 +22,7 @@ def test_live_runs_and_recordings(ddptop, live_run, tmp_path: Path) -> None:
     state = tmp_path / "state" / "ddptop"
     state.mkdir(mode=0o700)
     write_recording(state / "done-a2a2.ddptop", run_id="d0")
-    write_recording(state / "cut-b3b3.ddptop", run_id="c0", ranks=3, ended=False)
+    write_recording(state / "cut-b3b3.ddptop", run_id="c0", world=3, ending=False)
     write_recording(state / "train-k7qf.ddptop", run_id="11ff")
     (state / "junk.ddptop").write_text("junk")
     live_run("train-k7qf", "11ff", recording=str(state / "train-k7qf.ddptop"))

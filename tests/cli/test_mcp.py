@@ -12,9 +12,9 @@ import pytest
 from ddptop.cli.commands.mcp import MOST_CHARACTERS, answer_json
 from ddptop.cli.main import main
 from ddptop.host.installation import install_command
+from tests.made_up_run import write_recording
 
 from .conftest import MAIN
-from .recordings import write_recording
 
 
 def test_foreign_text_is_marked_and_own_words_are_not() -> None:

@@ -20,7 +20,7 @@ from ddptop.render.plain import MAX_RANK_ROWS, draw_frame, rank_table, watch_lin
 from ddptop.sources.simulation.story import Story
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture as screen_of
-from tests.recording.made_up import START_NS, hello
+from tests.made_up_run import START_NS, hello
 from tests.test_live_and_replay import assert_columns_add_up
 from tests.tui.troubles import ASLEEP, SENTENCE, died, hostile, mismatch, missing
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.recording.writer import Writer
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 DAY_S = 86_400
 

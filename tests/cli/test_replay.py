@@ -15,8 +15,7 @@ import pytest
 from ddptop.cli.commands.replay import show_recording
 from ddptop.cli.show import Mode
 from ddptop.recording.format import MAGIC
-
-from .recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def test_two_recordings_open_at_the_last_step_that_both_have(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shorter, opened = tmp_path / "b.ddptop", []
-    write_recording(shorter, steps=60, run_id="bb22")
+    write_recording(shorter, count=60, run_id="bb22")
     monkeypatch.setattr("ddptop.cli.show.choose_mode", lambda *_, **__: Mode.SCREEN)
     monkeypatch.setattr("ddptop.cli.show.show_source", lambda source, *_: opened.append(source) or 0)
     for first, second in ((recording, shorter), (shorter, recording)):

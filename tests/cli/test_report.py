@@ -18,7 +18,7 @@ from ddptop.cli import find
 from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Progress, Received, Steps, Type
+from ddptop.protocol.messages import Progress, Received, Run, Steps, Type
 from ddptop.recording.format import MAGIC, BlockEntry
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
@@ -27,10 +27,8 @@ from ddptop.report.build import read_report
 from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
 from ddptop.report.text import text_page
+from tests.made_up_run import LATE_US, STEP_US, a_run, write, write_recording
 from tests.processes import until
-from tests.recording import made_up
-
-from .recordings import LATE_US, STEP_US, write_recording
 
 NS = 1_000_000_000
 STEPS = 300
@@ -39,7 +37,7 @@ STEPS = 300
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     path = tmp_path / "train-k7qf.ddptop"
-    write_recording(path, steps=STEPS)
+    write_recording(path, count=STEPS)
     return path
 
 
@@ -125,7 +123,7 @@ def test_a_page_that_cannot_be_written_is_one_line(
 
 def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
     cut = tmp_path / "cut.ddptop"
-    write_recording(cut, steps=2000)
+    write_recording(cut, count=2000)
     whole = cut.read_bytes()
     cut.write_bytes(whole[: len(whole) // 2])
     found = report_of(cut)
@@ -139,7 +137,7 @@ def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
 
 def test_a_thinned_recording_says_how_little_was_compared(tmp_path: Path) -> None:
     path = tmp_path / "thin.ddptop"
-    made_up.write(path, made_up.a_run(6000), limit_bytes=80_000)
+    write(path, a_run(6000), limit_bytes=80_000)
     found = report_of(path)
     assert found.reading.steps > found.reading.read_steps
     assert (found.reading.judged_pct or 0) < 40
@@ -149,8 +147,8 @@ def test_a_thinned_recording_says_how_little_was_compared(tmp_path: Path) -> Non
 
 
 def test_one_rank_and_no_step(tmp_path: Path) -> None:
-    made_up.write(tmp_path / "one.ddptop", made_up.a_run(50, world=1))
-    made_up.write(tmp_path / "none.ddptop", made_up.a_run(0))
+    write(tmp_path / "one.ddptop", a_run(50, world=1))
+    write(tmp_path / "none.ddptop", a_run(0))
     assert "one rank: no other rank to wait for" in text_page(report_of(tmp_path / "one.ddptop"), 80)
     text = text_page(report_of(tmp_path / "none.ddptop"), 80)
     assert "no step was finished by all 2 ranks: nothing can be measured" in text
@@ -160,17 +158,17 @@ def test_one_rank_and_no_step(tmp_path: Path) -> None:
 
 def test_a_simulated_run_says_so(tmp_path: Path) -> None:
     records = [
-        r._replace(message=replace(r.message, simulated=True)) if isinstance(r.message, made_up.Run) else r
-        for r in made_up.a_run(50)
+        r._replace(message=replace(r.message, simulated=True)) if isinstance(r.message, Run) else r
+        for r in a_run(50)
     ]
-    made_up.write(tmp_path / "sim.ddptop", records)
+    write(tmp_path / "sim.ddptop", records)
     assert "SIMULATED" in text_page(report_of(tmp_path / "sim.ddptop"), 80).splitlines()[0]
 
 
 @pytest.mark.slow
 def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.ddptop"
-    made_up.write(path, made_up.a_run(12_000, buckets=1, batch=25, event_at=7_777))
+    write(path, a_run(12_000, buckets=1, batch=25, event_at=7_777))
     whole = report_of(path)
     monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
     monkeypatch.setattr(build, "STRETCH_ROWS", 0)
@@ -209,8 +207,8 @@ def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Re
 
 def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "stall.ddptop"
-    messages = list(made_up.a_run(8_000, buckets=1, batch=25))
-    made_up.write(path, with_a_stall(messages, 333, seconds=40))
+    messages = list(a_run(8_000, buckets=1, batch=25))
+    write(path, with_a_stall(messages, 333, seconds=40))
     monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
     monkeypatch.setattr(build, "STRETCH_ROWS", 0)
     found = report_of(path)
@@ -221,7 +219,7 @@ def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_around_exits_fewer_blocks_are_read_than_around_stalls(tmp_path: Path) -> None:
-    messages = [*made_up.a_run(20_000, buckets=1, batch=25)]
+    messages = [*a_run(20_000, buckets=1, batch=25)]
     blocks_read = {}
     for number in (0, 7):  # sent by a rank at its exit, in answer to an ASK
         path = tmp_path / f"{number}.ddptop"
@@ -231,7 +229,7 @@ def test_around_exits_fewer_blocks_are_read_than_around_stalls(tmp_path: Path) -
             if place % 200 == 8 and isinstance(received.message, Steps):
                 said = Evidence(received.t_ns, number, received.message.first_step, 2, 0, "", (), (), ())
                 records.append(received._replace(seq=received.seq + 5_000_000, message=said))
-        made_up.write(path, records)
+        write(path, records)
         with Recording.open(path) as recording:
             blocks_read[number] = sum(len(blocks) for blocks in build.choose_stretches(recording, 20))
     assert blocks_read[0] + 20 < blocks_read[7]
@@ -242,9 +240,9 @@ def test_a_stretch_goes_on_to_where_all_ranks_have_sent_a_message_of_many_steps(
 ) -> None:
     monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
     path = tmp_path / "run.ddptop"
-    messages = [*made_up.a_run(960, world=32, batch=96, buckets=1)]
+    messages = [*a_run(960, world=32, batch=96, buckets=1)]
     # All ranks' last messages have arrived at one moment, in several blocks.
-    made_up.write(path, [*messages[:-65], *(r._replace(t_ns=messages[-1].t_ns) for r in messages[-65:])])
+    write(path, [*messages[:-65], *(r._replace(t_ns=messages[-1].t_ns) for r in messages[-65:])])
     reading = report_of(path).reading
     assert (reading.whole, reading.steps) == (False, 960)
     assert reading.read_steps >= 900  # 576 where it ends at the steps of the first ranks
@@ -263,7 +261,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
 ) -> None:
     """Neither where all is read nor where stretches are: with many ranks the reading is all the time."""
     path = tmp_path / "run.ddptop"
-    made_up.write(path, made_up.a_run(3000))
+    write(path, a_run(3000))
     monkeypatch.setattr(build, "WHOLE_ROWS", whole_rows)
     blocks: list[int] = []
     frames: list[int] = []

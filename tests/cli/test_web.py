@@ -18,9 +18,9 @@ from ddptop.cli.main import main
 from ddptop.cli.web import QUIT_S
 from ddptop.cli.web_sockets import MOST_SOCKETS, decode_message, make_application
 from ddptop.host.installation import install_command
+from tests.made_up_run import write_recording
 
 from .conftest import DEADLINE_S, MAIN
-from .recordings import write_recording
 
 TOKEN = "right-token"
 

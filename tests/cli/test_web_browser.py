@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.made_up_run import write_recording
+
 from .conftest import DEADLINE_S, MAIN
-from .recordings import write_recording
 
 DRAWN = "() => [...document.querySelectorAll('canvas')].some(one => one.width > 300 && one.height > 100)"
 

@@ -8,7 +8,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import LOST, NewHistory
 from ddptop.protocol.messages import Steps
 from ddptop.recording.history import GROUP, POINTS
-from tests.recording.made_up import a_run
+from tests.made_up_run import a_run
 
 
 def test_whole_groups_first_and_the_rest_at_the_end() -> None:

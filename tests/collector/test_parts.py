@@ -31,7 +31,7 @@ from ddptop.host.runs import write_command
 from ddptop.host.step_counters import new_step_counter
 from ddptop.protocol.messages import Event, Received
 from tests.collector.conftest import wait_for
-from tests.recording.made_up import hello
+from tests.made_up_run import hello
 
 NS = 1_000_000_000
 

@@ -6,7 +6,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.sample_requests import ASK_AGAIN_NS, MOST_UNANSWERED, REFRESH_NS, SampleRequests
 from ddptop.protocol.evidence import StackSamples, asks_for_samples, requested_place
 from ddptop.protocol.limits import NS
-from tests.analysis.conftest import World
+from tests.made_up_run import World
 
 
 class Asking:

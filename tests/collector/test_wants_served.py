@@ -13,9 +13,9 @@ from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
-from tests.analysis.conftest import World
 from tests.analysis.test_timeline import fed
 from tests.collector.conftest import DEADLINE_S
+from tests.made_up_run import World
 
 
 def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ddptop.frames.frame import Frame, LoggedScalar
 from ddptop.host.installation import install_command
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_of
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import ddptop
 from ddptop.export.output import write_export
 from ddptop.export.reading import Selection
 from ddptop.recording.reader import Recording
-from tests.recording import made_up
+from tests.made_up_run import a_run, write
 
 pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
@@ -23,7 +23,7 @@ RUN_STEPS = 60
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("perfetto") / "train-k7qf.ddptop"
-    made_up.write(path, made_up.a_run(RUN_STEPS, buckets=3, event_at=20))
+    write(path, a_run(RUN_STEPS, buckets=3, event_at=20))
     return path
 
 

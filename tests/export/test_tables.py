@@ -21,7 +21,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_of
 from tests.benchmarks.bench_export import make
-from tests.recording import made_up
+from tests.made_up_run import a_run, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,7 @@ def test_pandas_has_the_tables(recording: Path) -> None:
 
 def test_a_cut_and_a_damaged_recording_are_exported_as_far_as_possible(tmp_path: Path) -> None:
     path = tmp_path / "cut.ddptop"
-    made_up.write(path, made_up.a_run(200, batch=10))
+    write(path, a_run(200, batch=10))
     whole = len(ddptop.read(path).steps)
     data = path.read_bytes()
     middle = len(data) // 2

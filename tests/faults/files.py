@@ -13,8 +13,8 @@ from unittest import mock
 
 from ddptop.cli.main import main
 from tests.faults.row import Result, Row
+from tests.made_up_run import a_run, write
 from tests.recording.flips import read
-from tests.recording.made_up import a_run, write
 
 STEPS = 120
 COMMANDS = (["ls", "--json"], ["report"], ["report", "--json"], ["replay", "--once"], ["replay", "--json"])

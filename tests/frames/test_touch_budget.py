@@ -15,7 +15,7 @@ from ddptop.protocol.machine import Disk
 from ddptop.protocol.messages import Received
 from tests.architecture.shape import PACKAGE, ROOT
 from tests.frames.surfaces import SURFACES, surfaces_of
-from tests.recording.made_up import START_NS, a_run, write
+from tests.made_up_run import START_NS, a_run, write
 
 RECORDINGS = ROOT / "tests" / "recording"
 

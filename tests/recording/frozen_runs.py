@@ -30,8 +30,7 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
-from tests.analysis.conftest import NS, START_NS, World, bucket
-from tests.recording.made_up import write
+from tests.made_up_run import NS, START_NS, World, bucket, write
 
 FOLDER = Path(__file__).parent / "frozen"
 BATCH = 5

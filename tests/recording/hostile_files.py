@@ -32,7 +32,7 @@ from ddptop.recording.format import (
     pack_frame,
 )
 from ddptop.recording.history import ADDED, NARROW, WIDE
-from tests.recording.made_up import START_NS, hello, layout, run_message, steps
+from tests.made_up_run import START_NS, hello, layout, run_message, steps
 
 Block = tuple[BlockSummary, bytes]
 """What the index says of a block, and its records."""

@@ -14,8 +14,8 @@ from ddptop.recording import ahead, runs
 from ddptop.recording.reader import Recording
 from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_of
+from tests.made_up_run import a_run, write
 from tests.processes import run
-from tests.recording.made_up import a_run, write
 
 SMALL = "import ddptop.recording.runs as runs; runs.RUN_RECORDS = 100"
 

@@ -32,8 +32,7 @@ from ddptop.recording.writer import Writer
 from ddptop.sources.replay import frame_at
 from tests.faults.row import CannotTryError
 from tests.faults.trial import small_disk
-
-from .made_up import GIB, START_NS, a_run, steps, write
+from tests.made_up_run import GIB, START_NS, a_run, steps, write
 
 TRIES = 200
 
@@ -178,7 +177,7 @@ from ddptop.cli.main import main
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.recording.writer import Writer
-from tests.recording.made_up import a_run
+from tests.made_up_run import a_run
 writer = Writer(Path({str(path)!r}), limit_bytes=1 << 30)
 for number, received in enumerate(a_run(10**9)):
     writer.add(received, encode(received.message))

@@ -33,9 +33,9 @@ from ddptop.recording.format import (
 )
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
+from tests.made_up_run import a_run, write
 
 from .flips import flipped, read
-from .made_up import a_run, write
 
 STEPS = 120
 

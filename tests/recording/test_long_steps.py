@@ -10,7 +10,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.messages import OwnTime, Steps
 from ddptop.recording.reader import Recording
-from tests.recording.made_up import a_run, feed_runs, numbers, write
+from tests.made_up_run import a_run, feed_runs, numbers, write
 
 EARLIER_US = 3_000_000
 """By how much the base of each message is before its first step."""

@@ -12,7 +12,7 @@ from ddptop.protocol.messages import Clock, Event, Hello, Received, Steps
 from ddptop.recording.format import RecordingError
 from ddptop.recording.merge import merge_recordings
 from ddptop.recording.reader import Recording
-from tests.recording.made_up import START_NS, a_run, hello, write
+from tests.made_up_run import START_NS, a_run, hello, write
 
 AHEAD_NS = 5_000_000_000_000
 """By so much the other host's clock is ahead of the collector's."""

@@ -11,7 +11,7 @@ from ddptop.protocol.messages import Clock, Layout, Progress, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockBuilder
 from ddptop.recording.writer import Writer
-from tests.recording.made_up import GIB, NS, START_NS, hello, layout, run_message, steps
+from tests.made_up_run import GIB, NS, START_NS, hello, layout, run_message, steps
 
 FLUSH_BYTES, RUNS, WORLD, PAUSE_NS = 2_500, 12, 4, 2 * NS
 START = [

@@ -27,7 +27,7 @@ from ddptop.recording.history import (
 )
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
-from tests.recording.made_up import GIB, a_run
+from tests.made_up_run import GIB, a_run
 
 NAN = float("nan")
 

@@ -19,8 +19,7 @@ from ddptop.recording import disk
 from ddptop.recording.format import MAGIC
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
-
-from .made_up import GIB, NS, START_NS, STEP_US, a_run, hello, row, steps, write
+from tests.made_up_run import GIB, NS, START_NS, STEP_US, a_run, hello, row, steps, write
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.report import build
-from tests.recording.made_up import NS, START_NS, a_run, feed_runs, numbers, write
+from tests.made_up_run import NS, START_NS, a_run, feed_runs, numbers, write
 
 DATA = Path(__file__).with_name("data")
 

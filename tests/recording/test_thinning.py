@@ -15,8 +15,7 @@ from ddptop.protocol.messages import Card, Event, Flag, Message, Progress, Recei
 from ddptop.recording.reader import Recording
 from ddptop.recording.thinning import Thinner
 from ddptop.recording.writer import Writer
-
-from .made_up import NS, START_NS, STEP_US, hello, layout, run_message, steps
+from tests.made_up_run import NS, START_NS, STEP_US, hello, layout, run_message, steps
 
 LIMIT = 160_000
 
@@ -65,7 +64,9 @@ def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:
     assert 200 < len(numbers) < 6000
     other = [m.message.first_step + i for m in records if isinstance(m.message, Steps) and m.rank == 1
              for i in range(len(m.message.rows))]  # fmt: skip
-    assert numbers == other, "all ranks keep the same steps"
+    # A block may end between the messages of two ranks: then one keeps what the other no longer does.
+    apart = set(numbers) ^ set(other)
+    assert len(apart) <= 4 * len(told), "all ranks keep the same steps, but for a message at each change"
 
 
 class Life:

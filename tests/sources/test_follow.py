@@ -11,8 +11,8 @@ from ddptop.recording import index
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
+from tests.made_up_run import GIB, a_run
 from tests.processes import until
-from tests.recording.made_up import GIB, a_run
 
 
 class FarWriter:

@@ -21,8 +21,7 @@ from ddptop.recording.writer import Writer
 from ddptop.report import build
 from ddptop.sources import player
 from ddptop.sources.player import Player
-from tests.analysis.conftest import World
-from tests.recording.made_up import GIB, collect
+from tests.made_up_run import GIB, World, collect
 
 RANKS, RESTART, LAST = 3, 900, 700
 

@@ -20,7 +20,7 @@ from ddptop.sources import live as live_module
 from ddptop.sources.live import LiveSource, aged_frame
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
-from tests.cli.recordings import write_recording
+from tests.made_up_run import write_recording
 
 
 def make_frame(state="live", first=0, points=10):
@@ -205,7 +205,7 @@ def test_a_run_that_ended_before_its_first_frame_came_is_shown_as_it_ended(play,
 def test_the_last_picture_has_the_history_that_begins_first(play, tmp_path):
     """The tail of the recording has more points than bins of steps: of fewer steps."""
     path = tmp_path / "run.ddptop"
-    write_recording(path, steps=100)
+    write_recording(path, count=100)
     whole = make_frame(points=20).history
     whole = replace(whole, time_s=np.linspace(0.0, 3600.0, 20), early=12)
     source = LiveSource(replace(play.run, recording=str(path)))

@@ -6,7 +6,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.messages import Event, Progress, Received
-from tests.recording.made_up import NS, START_NS, a_run
+from tests.made_up_run import NS, START_NS, a_run
 
 
 @pytest.mark.parametrize("tail", [False, True])

@@ -26,13 +26,13 @@ from ddptop.sources import player, showing
 from ddptop.sources.past import Backfill
 from ddptop.sources.player import Player
 from ddptop.sources.replay import PairSource, ReplaySource, frame_at
-from tests.analysis.conftest import World
-from tests.recording.made_up import (
+from tests.made_up_run import (
     GIB,
     NS,
     START_NS,
     START_UNIX_NS,
     STEP_US,
+    World,
     a_run,
     collect,
     run_message,

@@ -25,14 +25,15 @@ from ddptop.recording.writer import Writer
 from ddptop.render.plain import draw_frame
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource, frame_at
-from tests.analysis.conftest import World, feed_together
-from tests.recording.made_up import (
+from tests.made_up_run import (
     GIB,
     NS,
     START_NS,
     START_UNIX_NS,
     STEP_US,
+    World,
     a_run,
+    feed_together,
     hello,
     run_message,
     steps,

@@ -8,7 +8,7 @@ from ddptop.protocol.hosts import About, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Card, Clock, Event, Phase, Progress, Steps
 from ddptop.transport import bundled_messages, bundles
-from tests.recording.made_up import a_run
+from tests.made_up_run import a_run
 
 LINK = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
 

@@ -195,6 +195,20 @@ def test_what_the_buffers_have_lost_is_left_out_and_counted(make_world) -> None:
     assert group.lateness_ms == pytest.approx(9, abs=0.01)
 
 
+def test_a_group_that_is_made_anew_is_compared_again(make_world) -> None:
+    reported = list(windows(range(3), of_rank(1, 9_000), steps=40))
+    later_ns = 40 * STEP_US * 1000
+    anew = []
+    for rank, message in reported:
+        t_ns, base_ns = (later_ns + ns for ns in (message.t_ns, message.base_ns))
+        anew.append((rank, replace(message, t_ns=t_ns, base_ns=base_ns, first_step=message.first_step + 40)))
+    # One rank has begun the new group before the others have reported the last of the old one.
+    mixed = [*reported[:-2], anew[0], *reported[-2:], *anew[1:]]
+    figures = the_group(frame_of(make_world(3), mixed))
+    assert (figures.collectives, figures.seen_pct, figures.last_arriver) == (38 * PER_STEP, 100, 1)
+    assert figures.steps > 38, "those of the group before are kept"
+
+
 def test_sizes_that_are_never_the_same_take_no_memory(make_world) -> None:
     world = make_world(2)
     of_ranks = windows(range(2), no_delay, window=1)

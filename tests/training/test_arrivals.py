@@ -141,6 +141,21 @@ def test_of_a_group_with_two_backends_only_that_of_the_gpus_is_sent(clocks: Cloc
     assert [(sent.backend, sent.first, len(sent.steps)) for sent in messages] == [("nccl", 41, 4)]
 
 
+def test_a_group_that_is_made_anew_is_sent_again(clocks: Clocks) -> None:
+    """Under the same name, with numbers from 1; the buffer still has the collectives before."""
+    rank = Rank(clocks, timed="7")
+    rank.train(4)
+    rank.read()
+    rank.train(1)
+    rank.counters["0"].launched = 0
+    rank.train(2)
+    clocks.now_ns += 10**9
+    assert [(sent.first, len(sent.steps)) for sent in rank.read()] == [(9, 2), (1, 4)]
+    rank.train(1)
+    clocks.now_ns += 10**9
+    assert [(sent.first, len(sent.steps)) for sent in rank.read()] == [(5, 2)]
+
+
 def test_at_the_end_the_rest_is_read_once(clocks: Clocks) -> None:
     rank = Rank(clocks, timed="7", read_ns=25 * MS)
     rank.train(2)

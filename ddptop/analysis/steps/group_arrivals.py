@@ -37,6 +37,9 @@ a group together."""
 MOST_GROUPS = 1024
 """Of a run; a rank of a large mesh is in a dozen, each with ranks of its own."""
 
+OUT_OF_ORDER = 4
+"""A rank whose numbers fall back by more has made the group anew: threads that launch at once swap some."""
+
 MS, NS_PER_US = 1e6, 1000
 
 
@@ -95,6 +98,17 @@ class _Launches(NamedTuple):
         return np.array(new_numbers, np.int64)[np.minimum(self.of_kind, len(self.kinds))]
 
 
+class _Reached(NamedTuple):
+    """How far a rank has come in a group."""
+
+    life: int
+    """As `_life` of the group."""
+    stop: int
+    """The number after its newest collective."""
+    newest_ns: int
+    """When it launched that."""
+
+
 class GroupCollectives:
     """The collectives of one process group, as far as all of its ranks have reported them."""
 
@@ -121,6 +135,10 @@ class GroupCollectives:
         self._place = {rank: place for place, rank in enumerate(scope.ranks)}
         self._waiting: dict[int, _Launches] = {}
         """By place of the rank."""
+        self._life = 0
+        """How often the group was destroyed and made anew: its collectives count from 1 then."""
+        self._reached: dict[int, _Reached] = {}
+        """By place of the rank."""
         self._most_waiting = max(64, min(MOST_WAITING, MOST_WAITING_CELLS // len(scope.ranks)))
 
     @property
@@ -131,6 +149,8 @@ class GroupCollectives:
     def take(self, rank: int, launches: _Launches, compare: Callable[[Scope], Comparison]) -> bool:
         """A rank has reported some; returns whether steps were added to the window."""
         place = self._place[rank]
+        if not self._is_of_this_life(place, launches):
+            return False
         before = self._waiting.get(place)
         launches = launches.since(self.last + 1)
         if not len(launches.launched_ns):
@@ -146,6 +166,19 @@ class GroupCollectives:
             return False
         of_ranks = [self._waiting[place].since(first) for place in range(len(self.scope.ranks))]
         return self._pair(of_ranks, stop - first, compare(self.scope))
+
+    def _is_of_this_life(self, place: int, launches: _Launches) -> bool:
+        """Whether these are of the group as it was made last. The first of a later one begin it."""
+        if not len(launches.launched_ns):
+            return False
+        life, stop, newest_ns = self._reached.get(place, _Reached(0, 0, 0))
+        life += launches.first < stop - OUT_OF_ORDER and int(launches.launched_ns[0]) > newest_ns
+        self._reached[place] = _Reached(life, launches.stop, int(launches.launched_ns[-1]))
+        if life > self._life:
+            self._life = life
+            self._waiting.clear()
+            self.first, self.last, self.seen = None, 0, 0
+        return life == self._life
 
     def _pair(self, of_ranks: list[_Launches], count: int, compared: Comparison) -> bool:
         """Compare the first so many collectives of the ranks, but those of the last step: more may follow."""

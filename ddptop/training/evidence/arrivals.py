@@ -41,10 +41,21 @@ AT_END_S = 2
 KEPT_STEPS = 4096
 """Newest steps in which a collective may have been launched that is still in the buffer."""
 
+OUT_OF_ORDER = 4
+"""Numbers by which a collective may be recorded too late, where threads launch at once."""
+
 MOST_RUNS = 8
 """Messages of one group from one read: each has consecutive collectives."""
 
 Entry = Mapping[str, Any]
+
+
+class _Sent(NamedTuple):
+    """The last collective of a group that was sent."""
+
+    number: int = 0
+    created_ns: int = 0
+    """On the wall clock."""
 
 
 class _Step(NamedTuple):
@@ -73,8 +84,8 @@ class ArrivalReader:
         self._begin_ns: int | None = None
         """When the first step ended: what came before it is the start, in which ranks differ for long."""
         self._due_s = 0
-        self._sent: dict[str, int] = {}
-        """By group, the number of the last collective that was sent."""
+        self._sent: dict[str, _Sent] = {}
+        """By group."""
         self._with_gpu: set[str] = set()
         """Groups that have launched collectives of another backend than gloo."""
         self._seen: dict[str, int] = {}
@@ -131,12 +142,18 @@ class ArrivalReader:
         groups = {group.name: group for group in self._groups() if group.name not in timed}
         launched = {name: sequence_of(group.group) for name, group in groups.items()}
         before, self._seen = self._seen, launched
-        if not any(number > before.get(name, 0) for name, number in launched.items()):
+        # Less than before: the group was destroyed and made anew, and counts from 1.
+        if not any(number > 0 and number != before.get(name, 0) for name, number in launched.items()):
             return []
         offset_ns = time.time_ns() - time.monotonic_ns()
         # By how much the wall clock was set since the last read: launches are stamped by it.
         was, self._wall_offset_ns = self._wall_offset_ns, offset_ns
-        bound_ns = 0 if was is None else abs(offset_ns - was)
+        set_by_ns = 0 if was is None else offset_ns - was
+        bound_ns = abs(set_by_ns)
+        if bound_ns >= NS:
+            self._sent = {
+                name: _Sent(sent.number, sent.created_ns + set_by_ns) for name, sent in self._sent.items()
+            }
         messages: list[Arrivals] = []
         for name, entries in self._new_entries(groups).items():
             for run in list(_consecutive_runs(entries))[-MOST_RUNS:]:
@@ -153,17 +170,21 @@ class ArrivalReader:
         self._with_gpu = (self._with_gpu | not_of_gloo) & groups.keys()
         for entry in all_entries:
             name = entry["process_group"][0]
-            number = entry["collective_seq_id"]
-            is_old = number <= newest.get(name, 0)
+            number, created_ns = entry["collective_seq_id"], entry["time_created_ns"]
+            last = newest.get(name, _Sent())
+            # One that is later and far below is of the group as it was made anew. Several that were launched
+            # as one have the same number, and threads may exchange some.
+            is_before = (created_ns, number) <= (last.created_ns, last.number)
+            is_old = is_before or last.number - OUT_OF_ORDER <= number <= last.number
             # A group may have two backends, which count apart: that of the GPUs has the gradients.
             is_beside = name in self._with_gpu and _is_of_gloo(entry)
             if name not in groups or entry["is_p2p"] or is_old or is_beside:
                 continue
-            if not begin_ns < entry["time_created_ns"] - offset_ns < end_ns:
+            if not begin_ns < created_ns - offset_ns < end_ns:
                 continue  # before the first step, or in the one that runs: next time
-            newest[name] = number
+            newest[name] = _Sent(number, created_ns)
             entries.setdefault(name, []).append(entry)
-        self._sent = {name: number for name, number in newest.items() if name in groups}
+        self._sent = {name: last for name, last in newest.items() if name in groups}
         return entries
 
     def _message(self, group: SharedGroup, run: list[Entry], offset_ns: int, bound_ns: int) -> Arrivals:

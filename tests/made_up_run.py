@@ -31,6 +31,7 @@ from ddptop.protocol.messages import (
     Membership,
     Message,
     OwnTime,
+    Phase,
     Progress,
     Received,
     Run,
@@ -82,6 +83,20 @@ def hello(rank: int, world: int, *, t_ns: int = START_NS, **changes: Any) -> Hel
         "budget_pct": 1.0,
     }
     return Hello(**values | changes)
+
+
+def progress(t_ns: int, step: int, **changes: Any) -> Progress:
+    """A heartbeat; `changes`: other values of its fields."""
+    values = {
+        "phase": Phase.BACKWARD,
+        "bucket": 1,
+        "sequence": 2 * step,
+        "detail_every": 1,
+        "cost_us": 25.0,
+        "cost_pct": 0.4,
+        "failures": 0,
+    }
+    return Progress(t_ns, step, **values | changes)
 
 
 def run_message(state: str = "live", exit_code: int | None = None, **changes: Any) -> Run:
@@ -233,16 +248,8 @@ class World:
 
     def progress(self, rank: int, t_us: int | None = None, **changes: int) -> Received:
         at = self.now_us if t_us is None else t_us
-        values = {"step": self.step, "phase": 3, "bucket": 1, "sequence": 2 * self.step, **changes}
-        message = Progress(
-            self.host_ns(self.host(rank), at),
-            **values,
-            detail_every=self.detail_every,
-            cost_us=25.0,
-            cost_pct=0.4,
-            failures=0,
-        )
-        return self.received(rank, message, at)
+        values = {"step": self.step, "sequence": 2 * self.step, "detail_every": self.detail_every, **changes}
+        return self.received(rank, progress(self.host_ns(self.host(rank), at), **values), at)
 
     def event(self, kind: str, rank: int = -1, **fields: str | int) -> Received:
         return self.received(-1, Event(kind, START_NS + self.now_us * 1000, rank, -1, dict(fields)))
@@ -424,7 +431,7 @@ def a_run(
             yield of(rank, t_ns + rank * 1000, steps(first, size, rank, buckets=buckets))
         if first // batch % 5 == 0:
             for rank in range(world):
-                beat = Progress(t_ns, first + size, 2, 3, first * 10, 1, 25.0, 0.1, 0)
+                beat = progress(t_ns, first + size, phase=Phase.FORWARD)
                 yield of(rank, t_ns + 5000 + rank, beat)
                 yield Received(t_ns + 6000 + rank, rank, 1000 + rank, 0, Usage(t_ns, 1 << 28, 99.0))
         if event_at is not None and first <= event_at < first + batch:

@@ -12,6 +12,7 @@ import pytest
 from ddptop.agent.host_watch import SILENT_NS, HostWatch
 from ddptop.host.exits import RankProcess
 from ddptop.protocol.messages import Event, Progress
+from tests.made_up_run import progress
 from tests.processes import until
 
 
@@ -29,7 +30,7 @@ class Ranks:
 
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
         t_ns = time.monotonic_ns() - self.silent_since_ns[process.pid]
-        return 3, Progress(t_ns, 3, 0, -1, 0, 1, 0.0, 0.0, 0)
+        return 3, progress(t_ns, 3)
 
     def bus_id_of(self, process: RankProcess) -> str:
         return ""

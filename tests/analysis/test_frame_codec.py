@@ -17,9 +17,9 @@ from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_f
 from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
 from ddptop.frames.ledger import Ledger, LedgerRanks
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
-from ddptop.protocol.messages import Hello, Received, StepRow, Steps
+from ddptop.protocol.messages import Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
-from tests.made_up_run import feed_together
+from tests.made_up_run import feed_together, hello
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -135,8 +135,7 @@ def test_a_rank_that_claims_a_large_world_costs_what_one_rank_costs() -> None:
         reducer = Reducer()
         empty, _ = tracemalloc.get_traced_memory()
         last = MAX_WORLD - 1
-        hello = Hello(1, "run", 1, last, MAX_WORLD, 0, 0, "h", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
-        reducer.feed(Received(1, last, 1, 0, hello))
+        reducer.feed(Received(1, last, 1, 0, hello(last, MAX_WORLD, session=1)))
         for first in range(0, 2000, 100):
             reducer.feed(Received(first, last, 1, 0, Steps(1, first, 0, (row,) * 100)))
         taken, _ = tracemalloc.get_traced_memory()

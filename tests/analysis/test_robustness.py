@@ -33,6 +33,7 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
+from tests.made_up_run import hello
 
 
 class Chaos:
@@ -77,8 +78,14 @@ class Chaos:
         world = 2 if self.random.random() < 0.97 else 4
         clock = self.whole(limits.MAX_NS)
         rank, again, host = session % 2, self.random.random() < 0.02, self.random.choice("aaaab")
-        return Hello(
-            1, "i", session, rank, world, 0, int(again), host, 1, "cpu", "gloo", "hook", clock, clock, 1.0
+        return hello(
+            rank,
+            world,
+            session=session,
+            incarnation=int(again),
+            host=host,
+            monotonic_ns=clock,
+            unix_ns=clock,
         )
 
     def layout(self) -> Message:

@@ -18,7 +18,7 @@ from ddptop.cli import find
 from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Progress, Received, Run, Steps, Type
+from ddptop.protocol.messages import Phase, Received, Run, Steps, Type
 from ddptop.recording.format import MAGIC, BlockEntry
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
@@ -27,7 +27,7 @@ from ddptop.report.build import read_report
 from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
 from ddptop.report.text import text_page
-from tests.made_up_run import LATE_US, STEP_US, a_run, write, write_recording
+from tests.made_up_run import LATE_US, STEP_US, a_run, progress, write, write_recording
 from tests.processes import until
 
 NS = 1_000_000_000
@@ -193,7 +193,7 @@ def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Re
     for second in range(1, seconds):
         for rank, last in done.items():
             step = last.first_step + len(last.rows)
-            beat = Progress(t_ns + second * NS, step, 2, 0, 100, 1, 25.0, 0.1, 0)
+            beat = progress(t_ns + second * NS, step, phase=Phase.FORWARD, bucket=0)
             yield Received(beat.t_ns, rank, 1000 + rank, 0, beat)
             if second == 16:
                 said = Evidence(beat.t_ns, 7, step, 2, 0, "", (), (), ())

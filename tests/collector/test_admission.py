@@ -23,6 +23,7 @@ from ddptop.recording.reader import Recording
 from ddptop.render.plain import watch_line
 from ddptop.report.build import read_report as report_of
 from ddptop.report.text import text_page as report_page
+from tests import made_up_run
 from tests.collector.hostile import HOSTILE
 from tests.tui.pages import page as run_page
 from tests.tui.pages import place_at
@@ -88,10 +89,8 @@ def others() -> Iterator[Callable[[], int]]:
         process.communicate()
 
 
-def hello(pid: int, session: int, *, rank: int = 0, world: int = 2, incarnation: int = 0) -> Hello:
-    return Hello(
-        1, "run", session, rank, world, rank, incarnation, "h", pid, "cpu", "gloo", "hook", 1, 1, 1.0
-    )
+def hello(pid: int, session: int, *, rank: int = 0, world: int = 2, **changes: int) -> Hello:
+    return made_up_run.hello(rank, world, pid=pid, session=session, **changes)
 
 
 def end(pid: int) -> None:

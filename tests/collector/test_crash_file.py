@@ -9,7 +9,8 @@ import sys
 from ddptop.host.exits import MAX_MESSAGE_BYTES, crash_evidence, crash_file, take_crash
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_TEXT
-from ddptop.protocol.messages import Phase, Progress
+from ddptop.protocol.messages import Phase
+from tests.made_up_run import progress
 
 CRASH = """
 import faulthandler, os, sys, threading, time
@@ -63,7 +64,7 @@ def test_the_thread_that_crashed_comes_right_after_the_main_one(tmp_path):
 
 
 def test_where_the_rank_was_comes_from_its_last_heartbeat():
-    beat = Progress(1, 40, Phase.BACKWARD, 3, 9, 1, 0.0, 0.0, 0)
+    beat = progress(1, 40, bucket=3)
     evidence = crash_evidence("Fatal Python error: Segmentation fault\n", 5, 41, beat)
     assert (evidence.step, evidence.phase, evidence.bucket) == (41, Phase.BACKWARD, 3)
     assert (evidence.reason, evidence.stacks) == ("Fatal Python error: Segmentation fault", ())

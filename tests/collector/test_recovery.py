@@ -22,6 +22,7 @@ from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, S
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
 from tests.collector.conftest import DEADLINE_S, UNREAD_RANK
+from tests.made_up_run import hello
 from tests.processes import remove_folder
 
 
@@ -303,9 +304,9 @@ def test_ranks_whose_hello_nobody_read_are_counted(stage):
     dead.wait()
     now_ns, unix_ns = time.monotonic_ns(), time.time_ns()
     for rank, run_id in ((0, "run"), (1, "run"), (2, "another")):
-        numbers = (500 + rank, rank, 3, rank, 0, "host", dead.pid)
-        hello = Hello(1, run_id, *numbers, "cpu", "gloo", "hook", now_ns, unix_ns, 1.0)
-        leave_step_count(stage.directory, hello, 70 + rank, 1)
+        clocks = {"monotonic_ns": now_ns, "unix_ns": unix_ns}
+        message = hello(rank, 3, run_id=run_id, session=500 + rank, pid=dead.pid, **clocks)
+        leave_step_count(stage.directory, message, 70 + rank, 1)
     summary = stage.finish(stage.collector())
     assert (summary["steps"], summary["records"], summary["lost"]) == (None, 0, 70 + 71)
     with Recording.open(stage.recording) as recording:

@@ -29,10 +29,7 @@ from ddptop.host.runs import (
     write_run_file,
 )
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.limits import VERSION
-from ddptop.protocol.messages import Hello
-
-HELLO = Hello(VERSION, "abc", 5, 0, 1, 0, 0, "host", 1, "cpu", "gloo", "", 0, 0, 1.0)
+from tests.made_up_run import hello
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +59,7 @@ def test_a_run_is_made_found_and_removed(places):
     write_run_file(directory, run)
     flight_folder(directory).mkdir(mode=0o700)
     (flight_folder(directory) / "ddptop_gloo_rank_0").touch()
-    leave_failure(directory, HELLO, Evidence(0, 0, 0, 0, -1, "ValueError", (), (), ()))
+    leave_failure(directory, hello(0, 1), Evidence(0, 0, 0, 0, -1, "ValueError", (), (), ()))
     assert (directory / "run.json").stat().st_mode & 0o777 == 0o600
     assert live_runs() == [run]
     remove_run_directory(directory)

@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Progress
+from ddptop.protocol.messages import Event
 from ddptop.recording.format import (
     BLOCK,
     FOOTER,
@@ -32,7 +32,7 @@ from ddptop.recording.format import (
     pack_frame,
 )
 from ddptop.recording.history import ADDED, NARROW, WIDE
-from tests.made_up_run import START_NS, hello, layout, run_message, steps
+from tests.made_up_run import START_NS, hello, layout, progress, run_message, steps
 
 Block = tuple[BlockSummary, bytes]
 """What the index says of a block, and its records."""
@@ -146,7 +146,7 @@ def same_steps() -> Iterator[Block]:
 
 def heartbeats() -> Iterator[Block]:
     """The same heartbeat over and over."""
-    return repeated(record(START_NS, 0, 1000, 0, encode(Progress(START_NS, 5, 0, 0, 0, 1, 25.0, 0.1, 0))))
+    return repeated(record(START_NS, 0, 1000, 0, encode(progress(START_NS, 5))))
 
 
 def events() -> Iterator[Block]:

@@ -11,7 +11,7 @@ from ddptop.protocol.messages import Clock, Layout, Progress, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockBuilder
 from ddptop.recording.writer import Writer
-from tests.made_up_run import GIB, NS, START_NS, hello, layout, run_message, steps
+from tests.made_up_run import GIB, NS, START_NS, hello, layout, progress, run_message, steps
 
 FLUSH_BYTES, RUNS, WORLD, PAUSE_NS = 2_500, 12, 4, 2 * NS
 START = [
@@ -31,7 +31,7 @@ def of_a_moment(number):
             some = steps(first + 5 * turn, 1 + (turn + rank) % 5, rank, buckets=3)
             yield Received(t_ns, rank, 1000 + rank, 2 + number * 8 + turn, some)
             if (turn + rank) % 3 == 0:
-                beat = Progress(t_ns, first + 5 * turn, 2, 3, turn, 1, 25.0, 0.1, 0)
+                beat = progress(t_ns, first + 5 * turn, sequence=turn)
                 yield Received(t_ns, rank, 1000 + rank, 0, beat)
         if turn % 3 == 1:
             yield Received(t_ns, -1, 77, 1 + number * 8 + turn, Clock(t_ns, "b", turn, 1000))

@@ -39,7 +39,7 @@ from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.report import build
-from tests.made_up_run import NS, START_NS, a_run, feed_runs, numbers, write
+from tests.made_up_run import NS, START_NS, a_run, feed_runs, numbers, progress, write
 
 DATA = Path(__file__).with_name("data")
 
@@ -317,7 +317,7 @@ def test_records_are_found_whatever_is_in_them(tmp_path, begin_ns, inside):
     own_ns = int.from_bytes(inside, "big") << 16
     messages = [*a_run(30, world=4)][:9]
     for rank in (*range(4), 3, 2, 1, 0):
-        beat = Progress(own_ns + rank, 1, Phase.BACKWARD, 0, 10, 1, 30.0, 0.1, 0)
+        beat = progress(own_ns + rank, 1)
         messages.append(Received(0, rank, messages[1 + rank].session, 0, beat))
     messages = [one._replace(t_ns=begin_ns + at) for at, one in enumerate(messages)]
     path = tmp_path / "run.ddptop"

@@ -11,11 +11,11 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Card, Event, Flag, Message, Progress, Received, Steps
+from ddptop.protocol.messages import Card, Event, Flag, Message, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.thinning import Thinner
 from ddptop.recording.writer import Writer
-from tests.made_up_run import NS, START_NS, STEP_US, hello, layout, run_message, steps
+from tests.made_up_run import NS, START_NS, STEP_US, hello, layout, progress, run_message, steps
 
 LIMIT = 160_000
 
@@ -102,7 +102,7 @@ class Life:
                 self.say(
                     rank, steps(self.step, 4, rank, start_ns=self.t_ns - (self.step + 4) * STEP_US * 1000)
                 )
-                self.say(rank, Progress(self.t_ns, self.step, 2, 3, 9, 1, 25.0, 0.1, 0))
+                self.say(rank, progress(self.t_ns, self.step))
                 self.say(rank, Usage(self.t_ns, number, 99.0))
             self.step += 4
             self.writer.write_due(self.t_ns)

@@ -15,26 +15,18 @@ from ddptop.frames.codec import encode_frame
 from ddptop.frames.history import COLUMNS, History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
-from ddptop.protocol.messages import Hello, Received, Run, State
+from ddptop.protocol.messages import Received, State
 from ddptop.sources import live as live_module
 from ddptop.sources.live import LiveSource, aged_frame
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
-from tests.made_up_run import write_recording
+from tests.made_up_run import hello, run_message, write_recording
 
 
 def make_frame(state="live", first=0, points=10):
     """A frame of two ranks, with history points numbered from `first`."""
     reducer = Reducer()
-    run = Run(1, "run", "name", "train.py", (), 10**18, 1, state, None, False)
-    messages = [
-        run,
-        *(
-            Hello(1, "run", 5 + rank, rank, 2, rank, 0, "h", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
-            for rank in (0, 1)
-        ),
-    ]
-    for message in messages:
+    for message in (run_message(state), hello(0, 2), hello(1, 2)):
         reducer.feed(Received(1, getattr(message, "rank", -1), getattr(message, "session", 0), 0, message))
     numbers = np.arange(first, first + points, dtype=np.float64)
     return replace(reducer.frame(2), history=History(first, **dict.fromkeys(COLUMNS, numbers)))

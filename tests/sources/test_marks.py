@@ -6,8 +6,9 @@ import pytest
 
 from ddptop.frames.frame import LoggedEvent
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Run
+from ddptop.protocol.messages import Bye, Event, Message, Received
 from ddptop.sources.past import Marks
+from tests.made_up_run import hello, run_message
 
 S = 1_000_000_000
 
@@ -69,8 +70,8 @@ def test_the_verdict_on_a_stall_is_no_second_mark_of_it() -> None:
         (Event("mute", 1, 2, -1), "mute"),
         (Bye(1, "ValueError"), "failed_rank"),
         (Bye(1, "finished"), None),
-        (Run(1, "run", "name", "train.py", (), 1, 1, "failed", 1, False), "failed"),
-        (Hello(1, "run", 5, 0, 1, 0, 1, "h", 1, "cpu", "gloo", "hook", 1, 1, 1.0), "restart"),
+        (run_message("failed", 1), "failed"),
+        (hello(0, 1, incarnation=1), "restart"),
     ],
 )
 def test_marks(message: Message, kind: str | None) -> None:

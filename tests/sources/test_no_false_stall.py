@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Event, Progress, Received
-from tests.made_up_run import NS, START_NS, a_run
+from ddptop.protocol.messages import Event, Received
+from tests.made_up_run import NS, START_NS, a_run, progress
 
 
 @pytest.mark.parametrize("tail", [False, True])
@@ -16,7 +16,7 @@ def test_what_a_jump_leaves_out_is_not_taken_for_a_stall(tail: bool) -> None:
         reducer.feed(received)
     for second in range(100, 110):  # the tail begins: one rank is heard before the other, far from the start
         now_ns = START_NS + second * NS
-        reducer.feed(Received(now_ns, 0, 1000, 0, Progress(now_ns, 5000, 2, 3, 9, 1, 25.0, 0.1, 0)))
+        reducer.feed(Received(now_ns, 0, 1000, 0, progress(now_ns, 5000)))
         reducer.feed(Received(now_ns + 1, -1, 0, 0, Event("mute", now_ns, -1, -1)))
     told = [event for event in reducer.state.log.all() if "stall" in event.kind]
     assert bool(told) is not tail

@@ -16,6 +16,7 @@ from ddptop.protocol.messages import Hello
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from ddptop.training import attach
+from tests import made_up_run
 from tests.processes import DDPTOP_RUN, environment, run
 
 NESTED = """
@@ -131,7 +132,7 @@ def test_another_world_that_a_rank_has_started_is_refused_by_the_collector() -> 
     """Whatever its variables say."""
 
     def hello(pid: int, session: int, rank: int, world: int) -> Hello:
-        return Hello(1, "run", session, rank, world, rank, 0, "h", pid, "cpu", "gloo", "hook", 1, 1, 1.0)
+        return made_up_run.hello(rank, world, pid=pid, session=session)
 
     admission, me = Admission(launcher=0), os.getpid()
     admission(hello(me, 1, 0, 3), me)

@@ -28,12 +28,13 @@ from ddptop.host.step_counters import (
     read_step_count,
     unread_counts,
 )
-from ddptop.protocol.messages import Bye, Hello
+from ddptop.protocol.messages import Bye
 from ddptop.training import publisher as publisher_module
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher, StepHold
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import shared_counter
+from tests import made_up_run
 from tests.processes import DEADLINE_S
 from tests.training.conftest import Ear, Ranks
 
@@ -92,7 +93,7 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None)
     session.recorder.step = 41
     session.timing_path = "hook"
-    hello = Hello(1, "run", 77, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+    hello = made_up_run.hello(0, 2, session=77, run_id="run")
     identity: Any = SimpleNamespace(rank=0, session=77, make_hello=lambda _: hello)
     publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
     monkeypatch.delenv("DDPTOP_RUN_DIR")  # the script has left its run
@@ -207,7 +208,7 @@ def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back(
 ) -> None:
     monkeypatch.setattr(step_counters, "_is_in_memory", lambda _: in_memory)
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
-    hello = Hello(1, "run", 5, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+    hello = made_up_run.hello(0, 2, session=5)
 
     def links() -> list[str]:
         found = []

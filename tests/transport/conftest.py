@@ -10,10 +10,11 @@ import pytest
 import zmq
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Hello, Received
+from ddptop.protocol.messages import Event, Received
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sender import AckedSender
 from ddptop.transport.sockets import new_context
+from tests import made_up_run
 
 DEADLINE_S = 120.0
 SESSION = 77
@@ -29,9 +30,7 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> N
 
 def hello(rank: int = 0, session: int = SESSION, run_id: str = "run") -> bytes:
     """An encoded HELLO of one of two ranks."""
-    return encode(
-        Hello(1, run_id, session, rank, 2, rank, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0),
-    )
+    return encode(made_up_run.hello(rank, 2, session=session, run_id=run_id))
 
 
 def numbered(number: int, padding: int = 0) -> bytes:

@@ -14,6 +14,7 @@ from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundle_sender import Answers, BundleSender
 from ddptop.transport.curve import AGENTS, Gate, KeyPair, make_client
 from ddptop.transport.sockets import new_context
+from tests import made_up_run
 
 OWN = 9
 """Session of the first agent; that of its rank r is 100 + r."""
@@ -25,7 +26,7 @@ def host(session: int = OWN, name: str = "far") -> Host:
 
 def hello(rank: int, session: int | None = None, world: int = 4096) -> Hello:
     session = 100 + rank if session is None else session
-    return Hello(1, "run", session, rank, world, rank, 0, "far", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+    return made_up_run.hello(rank, world, session=session, host="far", run_id="run")
 
 
 def event(number: int, padding: int = 0) -> Event:

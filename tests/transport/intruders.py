@@ -12,9 +12,10 @@ import zmq
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Clock, Event, Progress, StepRow, Steps
+from ddptop.protocol.messages import Clock, Event, StepRow, Steps
 from ddptop.transport.bundles import BundleEntry, pack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair, RunKeys, make_client
+from tests.made_up_run import progress
 from tests.transport.ends import event, hello, host
 
 RESET = struct.pack("ii", 1, 0)
@@ -102,7 +103,7 @@ def valid(chance: random.Random) -> bytes:
         encode(Event("test", 1, 0, number, {"text": "x" * chance.randrange(100)})),
         encode(About(0, session, encode(Usage(1, 2, 3.0)))),
         encode(Clock(1, "far", -5, 6, 7, 8)),
-        encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)),
+        encode(progress(1, 5)),
         encode(hello(session % 4096, session)),
         encode(host(session, "hostile")),
     ]

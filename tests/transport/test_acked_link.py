@@ -17,8 +17,9 @@ from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Hello, OwnTime, Progress, StepRow, Steps
 from ddptop.transport import receiver as receiver_module
 from ddptop.transport.sessions import SESSIONS_OF_A_RANK
+from tests.made_up_run import progress
 
-PROGRESS = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
+PROGRESS = encode(progress(1, 5))
 
 
 def test_messages_arrive_in_order_after_the_hello(link, wire):
@@ -304,9 +305,7 @@ def test_sessions_without_end_take_no_memory(link, wire):
     receiver, hostile = link.receiver(), link.raw()
     for session in range(1, 500):
         head = msgpack.packb([session, 0, 0, 1])
-        hostile.send_multipart(
-            [head, encode(Hello(1, "run", session, 0, 2, 0, 0, "h", 1, "", "", "", 1, 1, 1.0))]
-        )
+        hostile.send_multipart([head, wire.hello(session=session)])
     wire.wait_for(lambda: link.drain(receiver) or len(link.arrived) == 499)
     assert len(receiver._sessions.by_id) == SESSIONS_OF_A_RANK
 

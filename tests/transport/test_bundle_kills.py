@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Hello
+from ddptop.protocol.messages import Event
 from ddptop.transport.curve import load_keys
 from ddptop.transport.sender import AckedSender
 from tests.link import Link
+from tests.made_up_run import hello
 from tests.processes import free_port
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_ends.py"
@@ -57,9 +58,8 @@ class Job:
         for name in ("collector", "agent0", "agent1"):
             self.start(name)
         for rank in range(RANKS):
-            hello = Hello(1, "run", 100 + rank, rank, RANKS, rank, 0, "far", 1, "", "", "", 1, 1, 1.0)
             endpoint = f"ipc://{self.folder}/agent{rank % 2}/ingest"
-            body = encode(hello)
+            body = encode(hello(rank, RANKS, session=100 + rank))
             self.senders.append(AckedSender(endpoint, lambda body=body: body, window_bytes=window_bytes))
 
     def train(self, seconds: float, padding: int = 0) -> None:

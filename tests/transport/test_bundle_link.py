@@ -15,7 +15,7 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Bye, Card, Hello, Progress, Received, StepRow, Steps
+from ddptop.protocol.messages import Bye, Card, Hello, Received, StepRow, Steps
 from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
@@ -32,6 +32,7 @@ from ddptop.transport.bundles import (
 from ddptop.transport.curve import AGENTS, KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
 from tests.link import Link
+from tests.made_up_run import progress
 from tests.transport.ends import OWN, Ends, event, fill, hello, host, relay
 
 
@@ -57,16 +58,16 @@ def test_messages_of_two_hundred_ranks_come_in_order_after_their_hello(ends):
 def test_steps_and_heartbeats_are_decoded_as_each_alone_and_a_wrong_one_costs_only_itself(ends):
     sender = ends.sender()
     steps = Steps(1, 5, 7, (StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2)),))
-    progress = Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)
+    beat = progress(1, 5)
     relay(sender, 0, 0, hello(0))
     for seq, body in enumerate((encode(steps), b"\x95\x02nonsense", encode(steps), b"", b"\x91\x7f"), 1):
         sender.relay_message(Received(0, 0, 100, seq, steps), body)
-    relay(sender, 0, 0, progress)
+    relay(sender, 0, 0, beat)
     relay(sender, 0, 6, Bye(1, "finished"))
     ends.until(lambda: sender.kept == 0)
     messages = [item.message for item in ends.arrived if item.session == 100]
     assert [message for message in messages if isinstance(message, Steps)] == [steps, steps]
-    assert progress in messages
+    assert beat in messages
     assert isinstance(messages[-1], Bye)
     assert (ends.receiver.refused, ends.receiver.unknown) == (2, 1)
 

@@ -6,9 +6,9 @@ import pytest
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Card, Clock, Event, Phase, Progress, Steps
+from ddptop.protocol.messages import Card, Clock, Event, Steps
 from ddptop.transport import bundled_messages, bundles
-from tests.made_up_run import a_run
+from tests.made_up_run import a_run, progress
 
 LINK = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
 
@@ -18,7 +18,7 @@ def taken():
     steps = [one.message for one in a_run(400) if type(one.message) is Steps and one.rank == 0]
     for seq, message in enumerate(steps, 1):
         yield 0, 100, seq, encode(message)
-        yield 0, 100, 0, encode(Progress(seq, seq, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0))
+        yield 0, 100, 0, encode(progress(seq, seq, detail_every=8))
         yield 0, 100, 1000 + seq, encode(Memory(seq, seq, 1, 2, 0))
         yield -1, 7, 0, encode(HostUsage(seq, 1.0, 2, 0.0, None, 9, 0, None, 0, (LINK,) * (seq % 3)))
         yield -1, 7, 3 * seq, encode(Clock(seq, f"b{seq % 2}", seq, 5, -seq, 9))
@@ -29,9 +29,9 @@ def taken():
     wrong = [
         (100, 0, 0, HostUsage(1, 1.0, None, None, None, None, 0, None, 0)),
         (100, 0, 0, Memory(1, 2, 3, 4, 5)),
-        (100, 0, 9000, Progress(1, 2, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)),
+        (100, 0, 9000, progress(1, 2)),
         (7, -1, 9000, HostUsage(1, 1.0, None, None, None, None, 0, None, 0)),
-        (7, -1, 9001, Progress(1, 2, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)),
+        (7, -1, 9001, progress(1, 2)),
         (7, -1, 9002, About(0, 100, encode(Card({})))),
     ]
     for session, rank, seq, message in wrong:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ddptop.protocol.limits import VERSION
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Hello, Message, OwnTime, Received, Run, StepRow, Steps
+from ddptop.protocol.messages import OwnTime, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
+from tests.made_up_run import hello, run_message
 from tests.truth.judge import Stamps
 from tests.truth.rows import BY_NAME, Row, cause_of
 
@@ -91,27 +91,10 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
 
 
 def _messages(table: Any, ranks: int, throttled: list[list[int]]) -> Iterator[Received]:
-    run = Run(VERSION, "run", "trace", "script.py", (), 10**18, 0, "live", None, False)
-    yield Received(0, -1, 0, 0, run)
+    yield Received(0, -1, 0, 0, run_message(monotonic_ns=0, unix_ns=10**18))
     for rank in range(ranks):
-        hello = Hello(
-            version=VERSION,
-            run_id="run",
-            session=rank + 1,
-            rank=rank,
-            world_size=ranks,
-            local_rank=rank,
-            incarnation=0,
-            host="node0",
-            pid=100 + rank,
-            device="cpu",
-            backend="gloo",
-            timing_path="reducer",
-            monotonic_ns=0,
-            unix_ns=10**18,
-            budget_pct=1.0,
-        )
-        yield Received(0, rank, rank + 1, 0, hello)
+        message = hello(rank, ranks, session=rank + 1, monotonic_ns=0, unix_ns=10**18)
+        yield Received(0, rank, rank + 1, 0, message)
     begins = np.cumsum(table[0], axis=0, dtype=np.int64) - table[0]
     readings = [Received(ms * 10**6, rank, rank + 1, 0, _usage(ms, pct)) for rank, ms, pct in throttled]
     for first in range(0, table.shape[1], BATCH):
@@ -121,7 +104,7 @@ def _messages(table: Any, ranks: int, throttled: list[list[int]]) -> Iterator[Re
         for rank in range(ranks):
             part, base = table[:, first : first + BATCH, rank].T.tolist(), int(begins[first, rank])
             rows = tuple(_row(int(begins[first + i, rank]) - base, values) for i, values in enumerate(part))
-            message: Message = Steps(0, first, 1000 * base, rows)
+            message = Steps(0, first, 1000 * base, rows)
             end_ns = 1000 * (base + rows[-1].begin_us + rows[-1].wall_us)
             yield Received(end_ns + rank, rank, rank + 1, first // BATCH + 1, message)
 

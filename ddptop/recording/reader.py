@@ -17,11 +17,11 @@ from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Progress, Received, Run, Type
 from ddptop.protocol.texts import printable
 from ddptop.recording import index as lookup
-from ddptop.recording.ahead import Decoder, keep_freed_memory, runs_ahead, start_ahead
 from ddptop.recording.disk import open_recording
 from ddptop.recording.format import CLOCKS, BlockSummary, RecordingError
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
+from ddptop.recording.memory import keep_freed_memory
 from ddptop.recording.records import BlockReader, Selector, is_any_type, is_lasting, is_no_steps, is_of_type
 from ddptop.recording.runs import read_runs
 
@@ -143,7 +143,6 @@ class Recording:
         self._extent = Extent(descriptor, follow=follow)
         self._reader = BlockReader(descriptor)
         self._history = HistoryPieces(descriptor)
-        self._ahead: Decoder | None = None
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
         # A file that was made to take all memory is refused before any block is read.
@@ -175,21 +174,13 @@ class Recording:
 
     def close(self) -> None:
         """Close the file. May be called twice."""
-        if self._ahead is not None:
-            self._ahead.close()
         self._finalizer()
 
     def will_be_read(self) -> None:
         """Much of it is about to be read, and then this process ends: from now on no garbage is collected,
-        and where the recording is large, a second process is started to decode it."""
+        and freed memory is kept."""
         keep_freed_memory()
         gc.disable()
-        self._ahead = start_ahead(self._reader, self.bytes)
-
-    def _taken_ahead(self) -> Decoder | None:
-        # Only the first reading uses it: it was started for what is read first.
-        started, self._ahead = self._ahead, None
-        return started
 
     def __enter__(self) -> Recording:
         return self
@@ -328,8 +319,7 @@ class Recording:
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
         """All messages of blocks, by their numbers from 0, in order."""
         entries = [self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop)]
-        with runs_ahead(self._reader, entries, is_any_type, MAX_NS + 1, self._taken_ahead()) as ahead:
-            yield from ahead
+        yield from read_runs(self._reader, entries, is_any_type, before_ns=MAX_NS + 1)
 
     def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
         """The lasting messages, with CLOCK, in blocks by their numbers, in order."""
@@ -367,11 +357,9 @@ class Recording:
             [self._blocks[index] for index in range(*part)]
             for part in ((from_beats, from_steps), (from_steps, stop))
         )
-        with runs_ahead(self._reader, newest, is_any_type, before_ns, self._taken_ahead()) as with_steps:
-            # Older parts first, while the second process decodes the newest.
-            yield from read_runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
-            yield from read_runs(self._reader, beats, is_no_steps, before_ns=before_ns)
-            yield from with_steps
+        yield from read_runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
+        yield from read_runs(self._reader, beats, is_no_steps, before_ns=before_ns)
+        yield from read_runs(self._reader, newest, is_any_type, before_ns=before_ns)
 
     def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
         """The number of the last message of each of these sessions, as far as there is one.

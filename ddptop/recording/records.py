@@ -332,14 +332,7 @@ class UnpackedSize:
 
     def note_part(self, offset: int, packed_bytes: int, unpacked_bytes: int) -> None:
         """Note a part, however often it is read. Raises TooMuchUnpacked past `most_bytes` for the file."""
-        self._add_excess(offset, unpacked_bytes - UNPACKED_TIMES * packed_bytes)
-
-    def add_noted_by(self, other: UnpackedSize) -> None:
-        """Take over what another reader of the file has noted. Raises TooMuchUnpacked."""
-        for offset, excess in other._excess_of.items():
-            self._add_excess(offset, excess)
-
-    def _add_excess(self, offset: int, excess: int) -> None:
+        excess = unpacked_bytes - UNPACKED_TIMES * packed_bytes
         if excess <= 0 or offset in self._excess_of:
             return
         self._excess_of[offset] = excess
@@ -361,10 +354,6 @@ class BlockReader:
         """The descriptor is the caller's to close."""
         self.descriptor = descriptor
         self.unpacked = UnpackedSize(UNPACKED_BYTES)
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Forget what was noted of blocks, but not how much they unpack to."""
         self._unreadable: dict[int, int] = {}
         """By offset of the block: records in it that are lost."""
         self._corrected: set[int] = set()
@@ -384,15 +373,6 @@ class BlockReader:
         # Here, where every block passes: no way of reading avoids the bound.
         self.unpacked.note_part(entry.offset, size, len(records))
         return records, whole
-
-    def add_noted_by(self, other: BlockReader) -> None:
-        """Take over what another reader of the file has noted of other blocks."""
-        self.offset = other.offset
-        self._unreadable |= other._unreadable
-        self._corrected |= other._corrected
-        self.kept |= other.kept
-        self._lasting_kept += other._lasting_kept
-        self.unpacked.add_noted_by(other.unpacked)
 
     @property
     def unreadable(self) -> int:

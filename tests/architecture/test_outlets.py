@@ -22,7 +22,6 @@ ELSEWHERE = {
     "host/folders.py": "files of a run: JSON, keys, and logs that are opened for others",
     "host/inject.py": "code for gdb, and what gdb prints, for ddptop alone",
     "host/step_counters.py": "a message, encoded",
-    "recording/ahead.py": "a request to the second process, pickled",
     "recording/disk.py": "the recording, whose texts are cleaned where it is read",
     "training/attached.py": "JSON for `ddptop attach`",
     "training/ddp/teardown.py": "the failure of a rank, pickled, for the other ranks",

@@ -156,6 +156,17 @@ def test_a_group_that_is_made_anew_is_sent_again(clocks: Clocks) -> None:
     assert [(sent.first, len(sent.steps)) for sent in rank.read()] == [(5, 2)]
 
 
+def test_a_group_that_is_made_anew_may_launch_as_many(clocks: Clocks) -> None:
+    rank = Rank(clocks, timed="7")
+    rank.train(4)
+    assert len(rank.reader.read_if_due(1.0, 0.0, at_end=True)) == 1
+    rank.counters["0"].launched = 0
+    rank.train(4)
+    clocks.now_ns += 3 * 10**9
+    (sent,) = rank.reader.read_if_due(1.0, 0.0, at_end=True)
+    assert (sent.first, len(sent.steps)) == (1, 8)
+
+
 def test_at_the_end_the_rest_is_read_once(clocks: Clocks) -> None:
     rank = Rank(clocks, timed="7", read_ns=25 * MS)
     rank.train(2)

@@ -126,6 +126,8 @@ class ArrivalReader:
             self._failed = True
             raise
         finally:
+            if at_end:  # a group that is made anew may launch as many
+                self._seen = {}
             self._spent_ns += time.thread_time_ns() - began_cpu_ns
             self._choose_interval(time.monotonic_ns() - began_ns, allowed_pct)
             self._due_s = (int(time.time()) // self.every_s + 1) * self.every_s

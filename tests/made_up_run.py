@@ -336,14 +336,22 @@ class World:
         )
 
     def steps(
-        self, count: int, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0
+        self,
+        count: int,
+        loss: Callable[[int, int], float | None] = lambda rank, step: 1.0,
+        *,
+        batch: int = 1,
+        before_step: Callable[[], None] = lambda: None,
     ) -> Iterator[Received]:
-        """The next `count` steps of all ranks, a message for each rank and step."""
-        for _ in range(count):
-            first = self.step
-            for rank, row in enumerate(self.rows(loss)):
-                row = self._on_own_clock(rank, row)
-                yield self.received(rank, Steps(self.generation, first, self.base_ns(rank), (row,)))
+        """The next `count` steps of all ranks, a message for each rank and `batch` of steps."""
+        end = self.step + count
+        while self.step < end:
+            first, batches = self.step, []
+            for _ in range(min(batch, end - first)):
+                before_step()
+                batches.append([self._on_own_clock(rank, row) for rank, row in enumerate(self.rows(loss))])
+            for rank, rows in enumerate(zip(*batches, strict=True)):
+                yield self.received(rank, Steps(self.generation, first, self.base_ns(rank), rows))
 
     def _on_own_clock(self, rank: int, row: StepRow) -> StepRow:
         """The row with its begin and the times of its buckets as the clock of the rank's host counts them."""

@@ -10,10 +10,7 @@ from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Phase, Received, Scalar
-from tests.made_up_run import feed_together
-
-NS = 1_000_000_000
-START_NS = 5_000 * NS
+from tests.made_up_run import NS, START_NS, feed_together
 
 MAIN = StackFrame("/home/me/train.py", 41, "main", "batch = next(it)")
 ALL_REDUCE = StackFrame(

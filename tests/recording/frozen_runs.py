@@ -27,8 +27,6 @@ from ddptop.protocol.messages import (
     Phase,
     Received,
     Replica,
-    StepRow,
-    Steps,
 )
 from tests.made_up_run import NS, START_NS, World, bucket, write
 
@@ -82,15 +80,8 @@ class RunBuilder:
             self._take_batch(min(BATCH, steps - first), loss)
 
     def _take_batch(self, count: int, loss: Callable[[int, int], float | None]) -> None:
-        world, first = self.world, self.world.step
-        rows: list[list[StepRow]] = [[] for _ in range(world.size)]
-        for _ in range(count):
-            self._draw_delays()
-            for rank, row in enumerate(world.rows(loss)):
-                rows[rank].append(world._on_own_clock(rank, row))
-        for rank in range(world.size):
-            steps = Steps(world.generation, first, world.base_ns(rank), tuple(rows[rank]))
-            self.add(world.received(rank, steps))
+        first = self.world.step
+        self.add(*self.world.steps(count, loss, batch=count, before_step=self._draw_delays))
         if first // BATCH % 4 == 0:
             self.report()
 

@@ -403,7 +403,7 @@ def steps(first: int, count: int, rank: int, *, buckets: int = 10, start_ns: int
 
 def layout(buckets: int = 10) -> Layout:
     """So many equal buckets."""
-    return Layout(1, tuple(Bucket(0, i, 1 << 20, 1 << 20, 4, "float32", "") for i in range(buckets)))
+    return Layout(1, tuple(bucket(index, 1 << 20) for index in range(buckets)))
 
 
 def a_run(

@@ -14,8 +14,8 @@ from ddptop.collector.record import Counts
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Bucket, Layout, Received, Steps
-from tests.made_up_run import feed_together
+from ddptop.protocol.messages import Layout, Received, Steps
+from tests.made_up_run import bucket, feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -251,11 +251,8 @@ def test_a_restart_with_another_world_size(make_world) -> None:
 def test_layouts_are_compared_by_content_not_by_generation_number(make_world) -> None:
     world, reducer = make_world(2), Reducer()
     feed(reducer, world.run(), world.introduce())
-    same = (
-        Bucket(0, 0, 8_000_000, 8_000_000, 4, "float32", ""),
-        Bucket(0, 1, 8_000_000, 8_000_000, 4, "float32", ""),
-    )
-    other = (*same, Bucket(0, 2, 10, 10, 1, "float32", ""))
+    same = (bucket(0), bucket(1))
+    other = (*same, bucket(2, 10))
     feed(reducer, world.received(1, Layout(5, other)), world.received(1, Layout(6, same)))
     for received in world.steps(20):
         steps = received.message
@@ -272,7 +269,7 @@ def test_a_rebuild_starts_new_baselines(started) -> None:
     world, reducer = started
     feed(reducer, world.steps(30))
     world.generation = 1
-    wider = (Bucket(0, 0, 16_000_000, 16_000_000, 8, "float32", ""), Bucket(0, 1, 1, 1, 1, "float32", ""))
+    wider = (bucket(0, 16_000_000), bucket(1, 1))
     feed(reducer, [world.layout(rank, wider) for rank in range(4)], world.steps(10))
     found = frame(reducer, world)
     assert [(b.generation, b.bytes) for b in found.buckets] == [(1, 16_000_000), (1, 1)]
@@ -283,7 +280,7 @@ def test_a_rebuild_starts_new_baselines(started) -> None:
 def test_what_is_learnt_of_a_bucket_later_is_no_rebuild(started) -> None:
     world, reducer = started
     feed(reducer, world.steps(20))
-    told = tuple(Bucket(0, i, 8_000_000, 8_000_000, 9, "float32", "") for i in range(2))
+    told = tuple(bucket(i)._replace(parameters=9) for i in range(2))
     feed(reducer, [world.layout(rank, told) for rank in range(4)], world.steps(2))
     found = frame(reducer, world)
     assert [h.kind for h in found.events] == ["joined"]
@@ -312,7 +309,7 @@ def test_detail_older_than_the_window_is_unknown(make_world) -> None:
 def test_wire_bytes_hidden_by_a_hook_leave_bandwidth_unknown(make_world) -> None:
     world, reducer = make_world(2), Reducer()
     feed(reducer, world.run(), world.introduce())
-    hidden = tuple(Bucket(0, i, 8, None, 4, "float32", "powersgd") for i in range(2))
+    hidden = tuple(bucket(i, 8)._replace(wire_bytes=None, hook="powersgd") for i in range(2))
     feed(reducer, world.layout(0, hidden), world.layout(1, hidden), world.steps(20))
     found = frame(reducer, world)
     assert found.buckets[0].bytes is None

@@ -14,12 +14,13 @@ from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, Run, Steps
+from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, Steps
 from ddptop.protocol.step_columns import decode_steps
 from ddptop.recording.reader import Recording
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_hosts import BUCKETS, STEPS_BEGIN, pattern
+from tests.made_up_run import run_message
 
 WORLD, ROUNDS, ROWS = 12, 6, 3
 
@@ -148,7 +149,7 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     intake = Intake(ranks, record, reducer, noted, noted)
     note_what_is_written(record._writer, link)
     spoil(record, reducer, noted, monkeypatch)
-    intake.report_message(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
+    intake.report_message(run_message(), 0)
     for turn in range(ROUNDS):
         for rank in range(WORLD):
             if not turn:

@@ -10,7 +10,7 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Bye, Run
+from ddptop.protocol.messages import Bye
 from ddptop.recording.reader import Recording
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundled_messages import entries_of
@@ -18,6 +18,7 @@ from ddptop.transport.bundles import BundleEntry, pack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_intake import Agents, Wire
+from tests.made_up_run import run_message
 from tests.transport.test_bundle_link import single
 
 WORLD = 24
@@ -61,7 +62,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)
-    intake.report_message(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
+    intake.report_message(run_message(), 0)
     agents = Agents(world, 1)
     for at in range(1, 13):
         now_ns = at * NS // 4

@@ -175,20 +175,11 @@ def test_where_to_ask_is_where_nccl_was_told_to_listen(
     assert ras_address(variables) == expected
 
 
-def said_by(ask_ras: Callable[[tuple[str, int], Collection[int]], str]) -> tuple[list[Event], RasClient]:
-    """What the collector is told after one stall of two NCCL ranks."""
-    said: list[Event] = []
-    asker = RasClient(lambda event, _now_ns: said.append(event), query=ask_ras, where=("nowhere", 1))
-    asker.query_at_stall(1, None, {7})
-    assert asker._thread is None, "no stall, no question"
-    asker.query_at_stall(2, (5, 77), ())
-    assert asker._thread is None, "no NCCL, no question"
-    asker.query_at_stall(3, (5, 77), {7, 8})
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while asker._thread is not None:
+    while not condition():
         assert time.monotonic() < deadline
-        asker.query_at_stall(4, None, {7, 8})
-    return said, asker
+        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,20 @@ def said_by(ask_ras: Callable[[tuple[str, int], Collection[int]], str]) -> tuple
     ],
 )
 def test_what_nccl_says_is_recorded_as_an_event(status: str, lines: list[str]) -> None:
-    (event,), _ = said_by(lambda _where, pids: status if pids == {7, 8} else "")
+    said: list[Event] = []
+    asked: list[Collection[int]] = []
+
+    def query(_where: tuple[str, int], pids: Collection[int]) -> str:
+        asked.append(pids)
+        return status
+
+    client = RasClient(lambda event, _now_ns: said.append(event), query=query, where=("nowhere", 1))
+    client.query_at_stall(1, None, {7})  # no stall, no question
+    client.query_at_stall(2, (5, 77), ())  # no NCCL, no question
+    client.query_at_stall(3, (5, 77), {7, 8})
+    wait_for(lambda: client.query_at_stall(4, None, {7, 8}) or bool(said))
+    assert asked == [{7, 8}]
+    (event,) = said
     assert event.kind == "ras"
     texts = {f"text{number}": line for number, line in enumerate(lines)}
     assert event.fields == {"asked_ns": 5, **texts}
@@ -208,13 +212,15 @@ def test_what_nccl_says_is_recorded_as_an_event(status: str, lines: list[str]) -
 
 
 def test_without_ras_the_verdict_stands_alone_and_one_line_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    def refuse(_where: tuple[str, int], _pids: Collection[int]) -> str:
+    said: list[Event] = []
+    asked: list[Collection[int]] = []
+
+    def refuse(_where: tuple[str, int], pids: Collection[int]) -> str:
+        asked.append(pids)
         raise ConnectionRefusedError("[Errno 111] Connection refused")
 
-    said, asker = said_by(refuse)
-    asker.query_at_stall(9, (8, 78), {7})
-    assert asker._thread is not None
-    asker._thread.join(30)
-    asker.query_at_stall(10, None, {7})
+    client = RasClient(lambda event, _now_ns: said.append(event), query=refuse, where=("nowhere", 1))
+    # A query starts only once the one before has ended and was reported.
+    wait_for(lambda: client.query_at_stall(9, (8, 78), {7}) or len(asked) == 3)
     assert said == []
     assert capfd.readouterr().err.count("NCCL RAS: [Errno 111] Connection refused") == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ TOGETHER = 12
 
 DATA, FORWARD, OPTIMIZER, OTHER = 1_000, 4_000, 800, 200
 READY = (3_000, 6_000)
-"""Microseconds after the start of backward at which an undisturbed rank has its buckets ready."""
+"""Microseconds after the start of backward at which an undisturbed rank has its first and last bucket."""
 TRANSFER = (1_000, 2_000)
-"""Microseconds that each bucket takes from the last arrival."""
+"""Microseconds that the first and the last bucket take from the last arrival."""
 
 
 def bucket(index: int, size: int = 8_000_000) -> Bucket:
@@ -108,6 +109,11 @@ def run_message(state: str = "live", exit_code: int | None = None, **changes: An
     )
 
 
+def evenly_between(first: int, last: int, count: int) -> list[int]:
+    """So many numbers from the first to the last; one alone is the last."""
+    return [last - (last - first) * left // max(1, count - 1) for left in reversed(range(count))]
+
+
 @dataclass
 class World:
     """Ranks that take the same time for everything, but for `delays`: (rank, phase) -> us, each step.
@@ -152,8 +158,12 @@ class World:
     buffers: dict[int, int] = field(default_factory=dict)
     """By rank: us of what it waits in forward (`waited`) that are DDP's broadcast of buffers."""
 
+    buckets: int = 2
+
     def __post_init__(self) -> None:
         self.begin_us = [self.now_us] * self.size
+        self.ready_us = evenly_between(*READY, self.buckets)
+        self.transfer_us = evenly_between(*TRANSFER, self.buckets)
         self.generation = 0
         self.seq = 0
 
@@ -264,7 +274,7 @@ class World:
         alike: list[int] = []  # in one group all ranks see the same ends: 1,024 ranks work them out once
         for rank in range(self.size):
             ends = [] if self.groups else alike
-            for i, moving in enumerate(TRANSFER if not ends else ()):  # two buckets, two lanes: nobody queues
+            for i, moving in enumerate(self.transfer_us if not ends else ()):  # a lane for each: none queues
                 ends.append(max(late[other][i] for other in self._with(rank, i)) + moving)
             rows.append(self._row(rank, late[rank], ends, loss(rank, self.step)))
         self.step += 1
@@ -284,7 +294,8 @@ class World:
         start = self.begin_us[rank] + DATA + OTHER + FORWARD
         before = ("after_optimizer", "data", "other", "forward", "before_backward", "backward")
         start += sum(self._delay(rank, phase) for phase in before)
-        return start + READY[0], start + READY[1] + self._delay(rank, "late_backward")
+        *earlier, last = (start + ready_us for ready_us in self.ready_us)
+        return *earlier, last + self._delay(rank, "late_backward")
 
     def _row(self, rank: int, ready: tuple[int, ...], ends: list[int], loss: float | None) -> StepRow:
         begin = self.begin_us[rank]
@@ -299,7 +310,7 @@ class World:
         detail = self.step % self.detail_every == 0
         stamp = self.stamped_late.get(rank, 0)
         cells = (
-            tuple(n for i in range(2) for n in (i, ready[i] - begin, ends[i] + stamp - ready[i]))
+            tuple(n for i in range(self.buckets) for n in (i, ready[i] - begin, ends[i] + stamp - ready[i]))
             if detail
             else ()
         )
@@ -371,33 +382,23 @@ def feed_together(reducer: Reducer, messages: Iterable[Received]) -> None:
             place = reducer.feed_run(run, place, raise_again)
 
 
-def row(step: int, rank: int, *, begin_us: int = 0, buckets: int = 10) -> StepRow:
-    """One step: rank 1 comes 5 ms late, the loss falls."""
-    late = LATE_US if rank == 1 else 0
-    cells = tuple(
-        number for b in range(buckets) for number in (b, 4_000 + late + 900 * b, 6_000 - late + step % 7)
-    )
-    return StepRow(
-        begin_us=begin_us,
-        wall_us=STEP_US,
-        data_us=200 + late,
-        forward_us=3_000,
-        backward_us=14_500 - late,
-        optimizer_us=900,
-        forward_at_us=300 + late,
-        backward_at_us=3_500 + late,
-        optimizer_at_us=18_000,
-        micro_steps=1,
-        flags=int(Flag.DETAIL),
-        cost_us=25,
-        loss=3.0 / (1 + step) + rank * 1e-9,
-        cells=cells,
-    )
+@lru_cache(1)  # asked for by rank after rank
+def rows_of_two(first: int, count: int, buckets: int) -> list[list[StepRow]]:
+    """Steps of one length in which the second rank comes late; their arrivals differ by microseconds."""
+    delays = {(0, "forward"): 1_000, (1, "data"): LATE_US}
+    world, rows = World(2, buckets=buckets, delays=delays, step=first), []
+    for step in range(first, first + count):
+        world.delays |= {(1, "forward"): 1_000 - step % 7, (1, "late_backward"): step % 7}
+        rows.append(world.rows())
+    return rows
 
 
 def steps(first: int, count: int, rank: int, *, buckets: int = 10, start_ns: int = START_NS) -> Steps:
-    """A batch of steps that follow each other without a pause."""
-    rows = tuple(row(first + i, rank, begin_us=i * STEP_US, buckets=buckets) for i in range(count))
+    """A batch of steps that follow each other without a pause: rank 1 comes late, the loss falls."""
+    rows = tuple(
+        both[rank == 1]._replace(loss=3.0 / (1 + step) + rank * 1e-9)
+        for step, both in enumerate(rows_of_two(first, count, buckets), first)
+    )
     return Steps(1, first, start_ns + first * STEP_US * 1000, rows)
 
 

@@ -49,8 +49,8 @@ HEAD = b"".join(
     [
         record(START_NS, -1, 0, 0, encode(run_message())),
         *(record(START_NS, rank, 1000 + rank, 0, encode(hello(rank, 2))) for rank in range(2)),
-        *(record(START_NS, rank, 1000 + rank, 1, encode(layout(0))) for rank in range(2)),
-        *(record(START_NS, r, 1000 + r, 2, encode(steps(0, 100, r, buckets=0))) for r in range(2)),
+        *(record(START_NS, rank, 1000 + rank, 1, encode(layout(1))) for rank in range(2)),
+        *(record(START_NS, r, 1000 + r, 2, encode(steps(0, 100, r, buckets=1))) for r in range(2)),
     ]
 )
 """A run of two ranks and a hundred steps."""
@@ -141,7 +141,7 @@ def uncounted_records() -> Iterator[Block]:
 
 def same_steps() -> Iterator[Block]:
     """The same hundred steps over and over."""
-    return repeated(record(START_NS, 0, 1000, 2, encode(steps(0, 100, 0, buckets=0))), last_step=99)
+    return repeated(record(START_NS, 0, 1000, 2, encode(steps(0, 100, 0, buckets=1))), last_step=99)
 
 
 def heartbeats() -> Iterator[Block]:

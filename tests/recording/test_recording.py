@@ -19,7 +19,7 @@ from ddptop.recording import disk
 from ddptop.recording.format import MAGIC
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
-from tests.made_up_run import GIB, NS, START_NS, STEP_US, a_run, hello, row, steps, write
+from tests.made_up_run import GIB, NS, START_NS, STEP_US, a_run, hello, steps, write
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_little_of_a_large_recording_is_read(path: Path, monkeypatch: pytest.Mon
     chance = random.Random(1)  # what is random does not compress
     for number in range(4_100):
         cells = tuple(chance.randrange(limits.MAX_BUCKETS) for _ in range(3 * 200))
-        message = Steps(1, number, START_NS, (row(number, 0)._replace(cells=cells),))
+        message = Steps(1, number, START_NS, (steps(number, 1, 0).rows[0]._replace(cells=cells),))
         writer.add(Received(START_NS + number * NS // 10, 0, 1000, number + 1, message), encode(message))
     writer.close()
     size = path.stat().st_size

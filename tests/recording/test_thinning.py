@@ -17,7 +17,7 @@ from ddptop.recording.thinning import Thinner
 from ddptop.recording.writer import Writer
 from tests.made_up_run import NS, START_NS, STEP_US, hello, layout, progress, run_message, steps
 
-LIMIT = 160_000
+LIMIT = 200_000
 
 
 def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:

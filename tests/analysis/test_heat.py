@@ -65,7 +65,7 @@ def test_a_fold_can_be_opened() -> None:
 
 def test_figures_of_buckets_are_of_the_steps_that_were_timed() -> None:
     reducer = fed(World(4, delays={(1, "data"): 20_000}, detail_every=4), 41)
-    heat = reducer.frame(0, want="heat wait 4 5").heat
+    heat = reducer.frame(0, want="heat lost 4 5").heat
     value, _ = grid(heat)
     assert heat is not None and heat.steps == (24, 28, 32, 36, 40)
     assert value[1].max() == 0.0 and value[0].min() > 19.0
@@ -77,7 +77,7 @@ def test_where_clocks_cannot_tell_lateness_is_unknown() -> None:
     reducer = fed(World(4, hosts=("a", "b"), delays={(1, "data"): 20_000}), 40)
     value, _ = grid(reducer.frame(0, want="heat lateness 4 5").heat)
     assert np.isnan(value).all()
-    value, _ = grid(reducer.frame(0, want="heat wait 4 5").heat)
+    value, _ = grid(reducer.frame(0, want="heat lost 4 5").heat)
     assert value[0].min() > 19.0 and value[1].max() < 1.0
 
 

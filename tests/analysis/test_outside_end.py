@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.health.outside_end import KILL_NS
+from ddptop.frames.numbers import clock
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Received
@@ -37,14 +38,19 @@ def test_a_signal_to_the_launcher_is_the_cause_live_and_at_the_end(stage: Stage)
     launcher_receives(stage, "SIGTERM")
     found = verdict(stage.frame())
     assert (found.kind, found.sentence) == ("ended_from_outside", SIGTERM)
-    assert found.detail == "the launcher ends its ranks · last complete step 39"
+    assert (
+        found.detail
+        == f"the launcher ends its ranks · at {clock(1_700_000_000)}, 0 s ago · last complete step 39"
+    )
     for rank in (1, 0):
         is_ended(stage, rank, "SIGTERM")
     stage.after_s = 30.0
     stage.feed(stage.world.run("failed", 1))
     last = stage.frame()
     assert verdict(last).sentence == SIGTERM
-    assert verdict(last).detail == "exit code 1 · last complete step 39"
+    assert (
+        verdict(last).detail == f"exit code 1 · at {clock(1_700_000_000)}, 30 s ago · last complete step 39"
+    )
     assert (last.deaths, kinds(stage)) == ((), ["ended_from_outside"])
     assert (last.alerts[0].step, dict(last.alerts[0].evidence)) == (
         39,
@@ -119,7 +125,10 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     assert last.stall is not None and last.stall.ranks == (1,)
     assert "tokenize" in next_action(last)
     assert verdict(last).sentence == f"INTERRUPTED while stalled: {before}"
-    assert verdict(last).detail == "by SIGINT · exit code 1 · last complete step 39"
+    assert (
+        verdict(last).detail
+        == f"by SIGINT · exit code 1 · at {clock(1_700_000_016)}, 30 s ago · last complete step 39"
+    )
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
     assert last.deaths == ()
     advice = [one.action for one in build.report_from_messages(stage.messages, steps=40).advice]

@@ -343,7 +343,7 @@ def test_the_timeline_of_a_step_without_detail_ends_backward_with_wait_and_trans
 def test_heat_maps_of_wait_and_excess_are_of_every_step(make_world) -> None:
     world = make_world(2, delays={(1, "data"): 3_000}, own=True, detail_every=1_000)
     reducer = fed(world)
-    for figure, expected in (("wait", (3, 0)), ("excess", (-3, 3)), ("own", (12, 15)), ("transfer", (2, 2))):
+    for figure, expected in (("lost", (3, 0)), ("excess", (-3, 3)), ("own", (12, 15)), ("transfer", (2, 2))):
         heat = reducer.frame(0, want=f"heat {figure} 2 20").heat
         assert heat is not None and heat.steps == tuple(range(40, 60))
         assert heat.value.reshape(2, -1)[:, -1].tolist() == pytest.approx(expected)

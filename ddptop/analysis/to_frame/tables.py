@@ -322,7 +322,7 @@ def heat(state: RunState, request: HeatRequest) -> Heat | None:
 
 
 EVERY_STEP: Mapping[str, Callable[[StepWindow, Indices], Column]] = {
-    "wait": lambda steps, slots: steps.exposed_wait(slots),
+    "lost": lambda steps, slots: steps.exposed_wait(slots),
     "transfer": lambda steps, slots: steps.exposed(slots) - steps.exposed_wait(slots),
     "exposed": lambda steps, slots: steps.exposed(slots),
     "own": lambda steps, slots: steps.own(slots),
@@ -355,7 +355,7 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     if figure == "lateness":
         return numbers, _largest_lateness(detail, figures.world, slots)
     waited = window.ranks.of(detail.name("exposed_wait"), slots)
-    if figure == "wait":
+    if figure == "lost":
         return numbers, waited
     if figure == "transfer":
         return numbers, window.ranks.of("exposed", slots) - waited

@@ -88,10 +88,12 @@ def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, .
     for rank in reported:
         if firsts.setdefault(rank - int(local_rank[rank]), host_of[rank]) != host_of[rank]:
             return host_of  # numbered otherwise, or local ranks are not known
-    missing = [rank for rank, host in enumerate(hosts) if not host]
-    for rank in missing:
-        before = next((first for first in range(rank, rank - per_host, -1) if first in firsts), None)
-        hosts[rank] = "" if before is None else firsts[before]
+    # In one pass: a rank may claim any local rank, and each missing one would look as far back.
+    first = -per_host
+    for rank, host in enumerate(host_of):
+        first = rank if rank in firsts else first
+        if not host:
+            hosts[rank] = firsts[first] if rank - first < per_host else ""
     return tuple(hosts)
 
 

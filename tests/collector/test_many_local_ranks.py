@@ -149,7 +149,7 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     intake = Intake(ranks, record, reducer, noted, noted)
     note_what_is_written(record._writer, link)
     spoil(record, reducer, noted, monkeypatch)
-    intake.report_message(run_message(), 0)
+    intake.report_message(run_message(monotonic_ns=0), 0)
     for turn in range(ROUNDS):
         for rank in range(WORLD):
             if not turn:

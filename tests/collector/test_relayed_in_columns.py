@@ -62,7 +62,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)
-    intake.report_message(run_message(), 0)
+    intake.report_message(run_message(monotonic_ns=0), 0)
     agents = Agents(world, 1)
     for at in range(1, 13):
         now_ns = at * NS // 4

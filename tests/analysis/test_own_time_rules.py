@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.straggler import agreement, flagged, own_time_rules
+from ddptop.analysis.straggler import agreement, flagged, own_time_rules, shared_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
 from tests.made_up_run import feed_together
@@ -37,12 +37,31 @@ def case(own):
     return formulas.lateness(own.T).T, own.max(axis=0) + 2.0
 
 
+def persistent(excess, wall):
+    """The ranks that a run would flag over these steps: its rules, one after the other, for one evaluation.
+
+    `excess`: (ranks, n)."""
+    newest = excess[:, -own_time_rules.NEWEST :]
+    if newest.shape[1] < own_time_rules.NEWEST:
+        return None
+    often = own_time_rules.late_often(newest, wall[-own_time_rules.NEWEST :])
+    rows = own_time_rules.candidates(newest, often)
+    over = excess[rows]
+    first = shared_rules.onsets(over, own_time_rules.THRESHOLDS)
+    level = own_time_rules.lasting(over, np.broadcast_to(wall, over.shape), first)
+    numbers = np.flatnonzero(~np.isnan(level)).tolist()
+    if not numbers:
+        return None
+    late = own_time_rules.latest_of(numbers, first.tolist(), level.tolist(), len(excess))
+    return late._replace(ranks=tuple(rows[[*late.ranks]].tolist()))
+
+
 def flagged_after(own, first: int):
     """Steps from `first` until a rank is flagged, evaluated as in a run."""
     excess, wall = case(own)
     for end in range(first + own_time_rules.EVERY, own.shape[1] + 1, own_time_rules.EVERY):
         begin = max(0, end - 256)
-        if (late := own_time_rules.persistent(excess[:, begin:end], wall[begin:end])) is not None:
+        if (late := persistent(excess[:, begin:end], wall[begin:end])) is not None:
             return late, end - first, begin
     return None, None, 0
 
@@ -72,7 +91,7 @@ def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
     own = noise(2, 4, scale=0.05)
     own[1] += 5.0
     own[3] += 7.0
-    late = own_time_rules.persistent(*case(own))
+    late = persistent(*case(own))
     assert late is not None
     assert late.ranks == (3, 1)
 
@@ -80,13 +99,13 @@ def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
 def test_a_delay_in_half_of_the_steps_is_not_persistent() -> None:
     own = noise(3, 2, scale=0.05)
     own[1, ::2] += 5.0
-    assert own_time_rules.persistent(*case(own)) is None
+    assert persistent(*case(own)) is None
 
 
 def test_equal_ranks_that_differ_a_little_are_not_flagged() -> None:
     own = noise(4, 2, scale=0.02)
     own[1] += 0.2
-    assert own_time_rules.persistent(*case(own)) is None
+    assert persistent(*case(own)) is None
 
 
 def test_a_flag_ends_with_the_delay_and_not_before() -> None:
@@ -152,7 +171,7 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     assert found is not None
     assert sorted(found.ranks) == list(range(ranks))
     assert found.level_ms == pytest.approx(20.0, rel=0.1)
-    assert own_time_rules.persistent(excess, wall) is None
+    assert persistent(excess, wall) is None
 
 
 @pytest.mark.parametrize(("step_ms", "least"), [(10.0, 192), (30.0, 116), (100.0, 80)])
@@ -181,7 +200,7 @@ def test_one_late_rank_and_noise_are_not_rotating() -> None:
 def test_a_suspect_takes_fewer_steps_than_a_flag() -> None:
     own = noise(12, 2, 100, scale=0.05)
     own[1, -14:] += 3.0
-    assert own_time_rules.persistent(*case(own)) is None
+    assert persistent(*case(own)) is None
     found = own_time_rules.suspect(*case(own))
     assert found is not None
     late, last = found
@@ -231,12 +250,12 @@ def test_scaling_shifting_and_permuting_change_no_verdict(
     if wall.mean() * own_time_rules.FLAG_SHARE * min(factor, 1.0) < own_time_rules.FLAG_MS:
         factor = max(factor, 1.0)
         excess, wall = 3 * excess, 3 * wall
-    late = own_time_rules.persistent(excess, wall)
-    scaled = own_time_rules.persistent(excess * factor, wall * factor)
+    late = persistent(excess, wall)
+    scaled = persistent(excess * factor, wall * factor)
     assert (late and late.ranks) == (scaled and scaled.ranks)
     shifted = formulas.lateness((own + 5.0 * np.sin(np.arange(own.shape[1]))).T).T
     assert shifted == pytest.approx(formulas.lateness(own.T).T, abs=1e-9), "common to all ranks"
-    permuted = own_time_rules.persistent(excess[list(order)], wall)
+    permuted = persistent(excess[list(order)], wall)
     assert (late and late.ranks) == (permuted and tuple(order[rank] for rank in permuted.ranks))
 
 
@@ -249,7 +268,7 @@ def test_healthy_noise_is_never_flagged(ranks: int, memory: float) -> None:
     last, gain = own_time_rules.outstanding(excess)
     for end in range(256, own.shape[1], 4 * own_time_rules.EVERY):
         now = slice(end - 256, end)
-        assert own_time_rules.persistent(excess[:, now], wall[now]) is None
+        assert persistent(excess[:, now], wall[now]) is None
         assert own_time_rules.intermittent(excess[:, now], wall[now]) is None
         assert own_time_rules.rotating(last[now], gain[now], wall[now], ranks) is None
 

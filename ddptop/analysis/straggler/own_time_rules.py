@@ -125,24 +125,6 @@ def onset(over: Column) -> int:
     return int(onsets(over[None], THRESHOLDS)[0])
 
 
-def persistent(excess: Column, wall: Column) -> Late | None:
-    """The ranks with an excess in most steps since it began, in enough steps and far above its error.
-
-    `excess`: (ranks, n)."""
-    newest = excess[:, -NEWEST:]
-    if newest.shape[1] < NEWEST:
-        return None
-    rows = candidates(newest, late_often(newest, wall[-NEWEST:]))
-    over = excess[rows]
-    first = onsets(over, THRESHOLDS)
-    level = lasting(over, np.broadcast_to(wall, over.shape), first)
-    numbers = np.flatnonzero(~np.isnan(level)).tolist()
-    if not numbers:
-        return None
-    late = latest_of(numbers, first.tolist(), level.tolist(), len(excess))
-    return late._replace(ranks=tuple(rows[[*late.ranks]].tolist()))
-
-
 def latest_of(numbers: list[int], first: Sequence[int], level: Sequence[float], ranks: int) -> Late:
     """The ranks that are late together, of candidates among so many ranks; by the candidates' numbers.
 

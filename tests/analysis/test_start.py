@@ -153,7 +153,7 @@ def test_what_is_imported_is_named(make_world: Any) -> None:
          "Set the same MASTER_ADDR and MASTER_PORT"),
         ((0, 1), {"world": 8}, "init_process_group waits for 8 ranks, and the launcher has started 4",
          "Give init_process_group"),
-        ((0, 1), {}, "ranks 2 and 3 have not started, or not imported torch; "
+        ((0, 1), {}, "ranks 2 and 3 have not reported (not started, or torch not imported); "
          "ranks 0 and 1 wait for them in init_process_group", "Look on the hosts of the missing ranks"),
     ],
 )  # fmt: skip

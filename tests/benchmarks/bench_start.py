@@ -47,7 +47,7 @@ def is_right(trouble: str, stall: dict[str, Any]) -> bool:
     """Whether a stall of the snapshot names the rank, the place with its line, and where the others wait."""
     sentence = stall["sentence"]
     if trouble in SENTENCES:
-        missing = "rank 2 has not started, or not imported torch; ranks 0 and 1 wait for it in"
+        missing = "rank 2 has not reported (not started, or torch not imported); ranks 0 and 1 wait for it in"
         return sentence.startswith((SENTENCES[trouble], missing))
     ranks, place, where = PLACES[trouble]
     named = (

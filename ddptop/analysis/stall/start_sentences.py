@@ -136,7 +136,8 @@ def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:
     who = ranks_phrase(ranks, state.world)
     late, kernel = state.not_initialized.get(ranks[0]), state.ranks[ranks[0]].kernel
     if late is None or kernel is None:
-        return f"{who} {_verb(ranks, 'has', 'have')} not started, or not imported torch"
+        # Where each host's launcher has made a run of its own, they may train in the other.
+        return f"{who} {_verb(ranks, 'has', 'have')} not reported (not started, or torch not imported)"
     call = call_read(state.ranks[ranks[0]], kernel.pid, 0)
     if call is not None:
         return f"{who} {_verb(ranks, 'is', 'are')} in {place(call)}"

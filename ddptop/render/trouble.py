@@ -49,6 +49,12 @@ def shorten_detail(detail: str, width: int) -> str:
     return short if len(short) <= width < len(detail) else detail
 
 
+def without_state(shown: Verdict) -> str:
+    """The sentence without `STALLED 17 s · ` at its begin, which is in the header."""
+    stated = shown.sentence.startswith(("STALLED", "FAILED", "LOST"))
+    return shown.sentence.partition(" · ")[2] if stated else shown.sentence
+
+
 def trouble_brief(shown: Verdict, width: int) -> str:
     """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
     it as `width` cells hold. The state itself, and for how long, is in the header."""
@@ -73,7 +79,7 @@ def trouble_brief(shown: Verdict, width: int) -> str:
 
 def _cut_to_clauses(text: str, width: int) -> str:
     """As many clauses as fit; empty: not even the first one does."""
-    ends = [end.start() for end in re.finditer(": | at step | before |$", text) if end.start() <= width]
+    ends = [end.start() for end in re.finditer(": |; | at step | before |$", text) if end.start() <= width]
     return text[: ends[-1]] if ends else ""
 
 

@@ -436,7 +436,7 @@ def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
 def test_the_page_of_a_rank_has_its_excess_over_the_last_minutes_with_a_gap_where_it_is_not_known() -> None:
     lines = Sketch(FakeSource(straggler()), (160, 50)).press("w").splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("excess ms"))
-    assert lines[at].startswith("excess ms last 7 min ▒ mean ┄ peak own time - median of the others")
+    assert lines[at].startswith("excess ms last 7 min ▒ mean ┄ peak (own time minus median of the others)")
     below = next(line for line in lines[at + 1 :] if line.startswith("   └"))[:80]
     assert all(f"12:2{minute}" in below for minute in (4, 6, 8)) and "▲═" in below, (
         "times of day, and since when"

@@ -16,7 +16,7 @@ from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, draw_rule, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
-from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long
+from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long, without_state
 from ddptop.tui.keys import Action, Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
@@ -50,7 +50,8 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
     sentence_role: Role = role if shown.kind in RED_STATES or waits else calm
     room = width - (INDENT if height > 1 else INDENT - 1)  # one line has no edge: it needs the cell
     n_sentences = max(1, height - 2) if width < WIDE else 1
-    sentence = _wrap_clauses(scene, shown.sentence, width)
+    whole = scene.clean(without_state(shown))
+    sentence = _wrap_clauses(scene, whole, width)
     if len(sentence) > n_sentences:
         sentence = _wrap_clauses(scene, shown.short or shown.sentence, width)
     left_out = ""
@@ -58,8 +59,7 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
         # Where a rank is has its own line, if there are several.
         sentence = [_in_one_line(scene, replace(shown, detail="") if height > 1 else shown, room)]
         # What has no room in the first line is the begin of the second.
-        whole = scene.clean(shown.sentence)
-        left_out = whole.removeprefix(sentence[0]).strip(" ·") if whole.startswith(sentence[0]) else ""
+        left_out = _find_left_out(shown, whole, sentence[0])
     lines = [Line(text, sentence_role) for text in sentence]
     if shown.kind in _QUIET and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")
@@ -82,12 +82,22 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
     return block
 
 
+def _find_left_out(shown: Verdict, whole: str, first: str) -> str:
+    """The clauses after the first line. Of a stall or an end only where they are a sentence of their own."""
+    rest = whole.removeprefix(first)
+    if rest == whole or (shown.kind in GRAVE_STATES and not rest.startswith("; ")):
+        return ""
+    return rest.strip(" ·;")
+
+
 def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]:
     """What the sentence means, in `most` lines; at the right end what it costs, as a bar."""
     bar = _draw_cost(scene) if room >= WIDE - INDENT else None
     way = Line("7", "accent").add(" shows the stacks", "dim") if in_trouble(scene.frame) else None
     aside = bar or way
     first = room if aside is None else room - aside.width - 1
+    if aside is way and most == 1 and room < WIDE - INDENT and first < text_width(detail) <= room:
+        aside, first = None, room  # where the rank is comes before the key that shows more
     texts = _cut_detail(scene, detail, first + INDENT if most == 1 else room + INDENT, most)
     lines = [Line(text, "dim") for text in texts[:most]] or [Line()]
     if aside is not None and lines[-1].width <= first:

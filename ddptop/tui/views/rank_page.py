@@ -296,7 +296,7 @@ def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Hap
     steps; None: of none."""
     reach = SEEN_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
     title, minutes = [Line("excess ms", "dim"), span], focus.minutes
-    meaning = Line("own time - median of the others", "faint")
+    meaning = Line("(own time minus median of the others)", "faint")
     if minutes is not None and np.isfinite(minutes.mean_ms).any():
         lasts_s = min(RECENT_S, float(minutes.time_s[-1] - minutes.time_s[0]))
         shown = Line(f"last {age(lasts_s)}", "faint")

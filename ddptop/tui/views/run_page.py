@@ -211,7 +211,7 @@ def _list_run_facts(scene: Scene) -> list[Fact]:
         Fact("source", kind),
         Fact("state", state if run.exit_code is None else f"{state}, exit code {run.exit_code}"),
         Fact("started", clock(run.started_at)),
-        Fact("for", duration(run.elapsed_s)),
+        Fact("elapsed", duration(run.elapsed_s)),
         Fact("ranks", f"{run.world_size:,} on {counted(host_total(scene.frame), 'host')}"),
         Fact("backend", run.backend or UNKNOWN),
         *([Fact("training", limits)] if (limits := limits_phrase(run)) else []),

@@ -21,8 +21,8 @@ ONE_LINE = 64
 WIDE = 110
 """Width from which more of a file's path is shown."""
 
-LONGEST_NAME = 30
-"""Cells of a function's name, where the user's own code leaves room for it."""
+SHORTEST_NAME, LONGEST_NAME = 10, 30
+"""Cells of a function's name: those of libraries give way to the user's own code."""
 
 FOLDED = 3
 """Library calls in a row that are shown; of more only the first one is."""
@@ -41,12 +41,13 @@ def stack_lines(
     if most is not None and len(shown) > most:
         shown = [*shown[: most - 1], "..."]
     calls = [entry for entry in shown if isinstance(entry, Call)]
-    most_place, least_name = (44, LONGEST_NAME) if width >= WIDE else (26, 16)
+    most_place = 44 if width >= WIDE else 26
+    own = [call for call in calls if is_users(call.file)]
+    own_name = max((text_width(context.clean(call.function)) for call in own), default=16)
+    least_name = LONGEST_NAME if width >= WIDE else max(SHORTEST_NAME, min(16, own_name))
     places = {id(call): context.clean(fitted_place(call, most_place, context.folder)) for call in calls}
     place_width = min(most_place, max((text_width(text) for text in places.values()), default=0))
-    code_width = max(
-        (text_width(context.clean(call.code)) for call in calls if is_users(call.file)), default=0
-    )
+    code_width = max((text_width(context.clean(call.code)) for call in own), default=0)
     free = width - INDENT - place_width - code_width - 4  # two blanks before each of name and code
     most_name = max(least_name, min(LONGEST_NAME, free))
     name_width = min(most_name, max((text_width(context.clean(call.function)) for call in calls), default=0))

@@ -103,7 +103,7 @@ class HelpView(View):
         half = (len(lines) + 1) // 2
         columns = side_by_side(lines[:half], lines[half:], width // 2)
         # What follows begins on the next page of a low screen.
-        return columns + [Line()] * max(1, min(height, LOW_PAGE) - len(columns))
+        return columns + [Line()] * max(1, height - len(columns) if height <= LOW_PAGE else 1)
 
     def _lines(self, scene: Scene) -> Iterable[Line]:
         view = self._views[scene.place.before]

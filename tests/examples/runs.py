@@ -116,6 +116,10 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
 
 
+HELD_STATES = "● LIVE", "○ LONG STEP"
+"""What a picture calls a run whose ranks are held: from about a second on, the step is a long one."""
+
+
 def watch(home: Path, example: Example, enough: Enough) -> Watched:
     """Run it to the step in which its ranks are held, look until enough is seen, and let it end."""
     env = environment(home)
@@ -132,7 +136,7 @@ def watch(home: Path, example: Example, enough: Enough) -> Watched:
 
         def drawn() -> str:
             picture = run([*DDPTOP, example.name, "--once"], wide, home).stdout
-            return picture if "● LIVE" in picture else ""
+            return picture if any(state in picture for state in HELD_STATES) else ""
 
         picture = str(until(drawn, "a picture of the live run", DEADLINE_S)) if example.drawn else ""
         (home / "looked").touch()

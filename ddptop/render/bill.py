@@ -128,7 +128,7 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
         measured_column("where it was", [*places, ""], 6, right=False),
         measured_column(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
         measured_column("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
-        measured_column("when", [*when, ""], 5, right=False),
+        measured_column("when", [*when, ""], 5, right=False, most=None),
     ]
     return columns, n_rows + 1
 

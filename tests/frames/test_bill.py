@@ -59,6 +59,14 @@ def test_no_loss_gives_back_more_than_the_run() -> None:
     assert bill_of(made).losses[0].elapsed_s == 0.0
 
 
+def test_a_wide_page_has_the_step_of_a_loss_whole() -> None:
+    made = checkpoints()
+    longest = replace(made.run.waited_for[0], steps=12_345, n_dear=1, longest_step=1_234_567)
+    made = replace(made, run=replace(made.run, waited_for=(longest, *made.run.waited_for[1:])))
+    page = "\n".join(str(line) for line in draw_bill(made, 160, ascii_only=False))
+    assert "12,345 steps, at most 6.0 s in step 1,234,567" in page
+
+
 def test_units_follow_the_size() -> None:
     made = checkpoints()
     large = replace(made, ranks=replace(made.ranks, forward_s=made.ranks.forward_s + 400_000))

@@ -93,9 +93,14 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_not_there(path: Path, force: bool) -> None:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
+def refuse_device(path: Path) -> None:
+    """Raise FileExistsError where a device or a pipe would be replaced: root could replace /dev/null."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
         raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
+
+
+def _check_not_there(path: Path, force: bool) -> None:
+    refuse_device(path)
     if os.path.lexists(path) and not force:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(path))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -16,6 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from ddptop.export.metrics import Family, Histogram, metric_families
+from ddptop.export.output import refuse_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,8 +59,7 @@ def serve_metrics(
 
 def write_textfile(frame: Frame, path: Path) -> None:
     """Write the file anew, in one step, so that no half of it is ever read. Raises OSError with its name."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
-        raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
+    refuse_device(path)
     try:
         # A link is followed, so that the file behind it is replaced and not the link.
         write_to_textfile(str(path.resolve()), _make_registry(lambda: frame))

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+from ddptop.protocol.limits import CURVE_KEY_CHARACTERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +28,6 @@ ROLE_FILE = "role"
 MAX_BYTES = 4096
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
-
-_KEY_LENGTH = 40
-"""Characters of a CURVE key in Z85."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class CollectorAddress:
             raise ValueError("not an address of a collector")
         address = cls(**{name: values[name] for name in names})
         keys = (address.server_key, address.agent_public, address.agent_secret)
-        if not _ENDPOINT.fullmatch(address.endpoint) or any(len(key) != _KEY_LENGTH for key in keys):
+        if not _ENDPOINT.fullmatch(address.endpoint) or any(len(key) != CURVE_KEY_CHARACTERS for key in keys):
             raise ValueError("not an address of a collector")
         return address
 

@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+from ddptop.protocol.limits import CURVE_KEY_CHARACTERS
 
 AGENTS = "agents"
 """Domain of the socket that receives from the agents of other hosts."""
@@ -28,9 +29,6 @@ VIEWERS = "viewers"
 KEYS_FILE = "keys.json"
 
 MAX_BYTES = 4096
-
-KEY_LENGTH = 40
-"""Characters of a key in Z85."""
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 """Where libzmq asks, by its RFC 27."""
@@ -90,7 +88,7 @@ def _read_keys(folder: Path) -> RunKeys:
     match json.loads(data) if len(data) <= MAX_BYTES else None:
         case [[str(), str()] as collector, [str(), str()] as agents, int(port)] if 0 <= port < 65_536:
             keys = RunKeys(KeyPair(*collector), KeyPair(*agents), port)
-            if all(len(key) == KEY_LENGTH for pair in keys[:2] for key in pair):
+            if all(len(key) == CURVE_KEY_CHARACTERS for pair in keys[:2] for key in pair):
                 return keys
     raise ValueError("not the keys of a run")
 
@@ -160,7 +158,7 @@ class ViewerKey(NamedTuple):
 
 
 def _is_key(text: str) -> bool:
-    return len(text) == KEY_LENGTH and set(text.encode()) <= set(z85.Z85CHARS)
+    return len(text) == CURVE_KEY_CHARACTERS and set(text.encode()) <= set(z85.Z85CHARS)
 
 
 def make_server(socket: zmq.Socket[bytes], keys: KeyPair, domain: str) -> None:

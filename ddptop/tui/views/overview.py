@@ -13,7 +13,7 @@ from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import straggler_brief
 from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
-from ddptop.render.line import Line, Role, draw_rule, side_by_side
+from ddptop.render.line import Line, Role, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long, without_state
@@ -25,7 +25,8 @@ from ddptop.tui.views.bill import bill_of_frame
 from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, strip_size
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
-from ddptop.tui.views.rank_cells import PANELS_FROM, draw_panel, panel_width
+from ddptop.tui.views.panels import PANELS_FROM, Panel, PanelColumn, draw_band, find_borders
+from ddptop.tui.views.rank_cells import panel_width, rank_panel
 from ddptop.tui.views.rank_order import COLUMNS, FEW_RANKS, SORTS, filter_ranks, order_ranks
 from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
 from ddptop.tui.views.why import draw_first_action
@@ -299,25 +300,23 @@ class OverviewView(View):
         rows = rank_rows(scene, left, room.table, room.tall)
         if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
             room = share_out_lines(height, len(rows.table.rows), len(lines))
-        block = []
-        if room.rules:
-            block.append(draw_rule(left, count_ranks(scene, rows), _count_alerts(scene, rows, left)))
-        table = draw_rank_table(scene, rows, left)
-        block += [*table, *(Line() for _ in range(room.table - len(table)))]
+        block = draw_rank_table(scene, rows, left)
+        block += [Line() for _ in range(room.table - len(block))]
         if room.legend:
             block.append(
                 draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
             )
+        title, alerts = count_ranks(scene, rows) if room.rules else None, _count_alerts(scene, rows, left)
+        columns = [PanelColumn(left, [Panel(title, block, figure=alerts)])]
+        high = len(block) + (room.rules > 0)
         if side:
             chosen = scene.place.rank if rows.cursor is None else rows.table.rank(rows.cursor)
-            panel = draw_panel(scene, side, len(block), chosen)
-            for line, of_panel in zip(block, panel, strict=True):
-                line.pad(left).on_own_ground().extend(of_panel)
-        lines += block
+            columns.append(PanelColumn(side, [rank_panel(scene, side, high, chosen)]))
+        lines += draw_band(columns, high)
         if room.rules > 1:
             progress = scene.frame.progress
-            rule = draw_rule(left, "" if progress is None else epoch_phrase(progress))
-            lines.append(rule.add("┴" + "─" * (side - 1) if side else "", "rule"))
+            below = Panel("" if progress is None else epoch_phrase(progress), ())
+            lines += draw_band([PanelColumn(width, [below])], 1, find_borders(columns))
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)

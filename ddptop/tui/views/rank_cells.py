@@ -16,20 +16,18 @@ from ddptop.frames.columns import folds
 from ddptop.frames.conditions import RED_STATES
 from ddptop.frames.numbers import fixed
 from ddptop.frames.statistics import median
-from ddptop.render.line import Line, Role, combine_roles, draw_rule, join_parts, of_state
+from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
 from ddptop.render.text import fit_tail
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits
 from ddptop.tui.views.host_cells import LONGEST_NAME, HostTable, find_row_signs, fold_cells, table_by_host
+from ddptop.tui.views.panels import BORDER, PANELS_FROM, Panel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.tui.scene import Scene
-
-PANELS_FROM = 120
-"""Cells of a screen from which there is room for panels."""
 
 SHARE = 3
 """It takes at most the third part of the screen."""
@@ -54,9 +52,6 @@ GAP = 2
 
 CALM_SHARE = 0.25
 """Of the step: the range of values that the shades share at least, so that noise gets none."""
-
-KEY_IN_TITLE = " 4 "
-"""The key of the view that shows the same at large, as in the titles of other panels."""
 
 A_ROW = 4
 """Ranks beside each other where all are on one host."""
@@ -102,18 +97,18 @@ def panel_width(scene: Scene, width: int, height: int) -> int:
     if width < PANELS_FROM or len(scene.frame.ranks.state) < 2 or height < 4:
         return 0
     hosts = _table_of_hosts(scene)
-    plan = _plan_cells(hosts, width // SHARE - 2, height - 3)
-    return max(LEAST_WIDTH, min(width // SHARE, plan.width(hosts.ranks.shape[1]) + 2))
+    plan = _plan_cells(hosts, width // SHARE - BORDER, height - 3)
+    return max(LEAST_WIDTH, min(width // SHARE, plan.width(hosts.ranks.shape[1]) + BORDER))
 
 
-def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
-    """`height` lines: its title in a rule, the cells, the rank under the cursor and the shades."""
+def rank_panel(scene: Scene, width: int, height: int, rank: int) -> Panel:
+    """`height` lines with the title: the cells, the rank under the cursor and the shades."""
     world = len(scene.frame.ranks.state)
     figure = "excess" if scene.by_steps else "step"
     values = heat_figures.of_ranks(figure, scene.frame)
     usual = float(median(values)) if np.isfinite(values).any() else None
     hosts, room = _table_of_hosts(scene), height - 3
-    plan = _plan_cells(hosts, width - 2, room)
+    plan = _plan_cells(hosts, width - BORDER, room)
     edges = folds(len(hosts.names), plan.rows)
     value, who = fold_cells(values, hosts.ranks, edges, down=False)
     calm = CALM_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
@@ -140,11 +135,9 @@ def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
     lines[-2] = _draw_cursor(scene, figure, values, rank) if rank < world else Line()
     title = "ranks by host"
     if usual is not None:
-        lines[-1] = _draw_shades(scene, shades, figure, width - 2)
+        lines[-1] = _draw_shades(scene, shades, figure, width - BORDER)
         title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
-    rule = draw_rule(width - 1 - len(KEY_IN_TITLE), title)
-    head = Line("┬", "rule").add(KEY_IN_TITLE, "accent").extend(rule).spot(0, width, Do.VIEW("heat"))
-    return [head, *(Line("│", "rule").add(" ").extend(line.cut(width - 2)) for line in lines)]
+    return Panel(title, lines, key="4", opens=Do.VIEW("heat"))
 
 
 def _table_of_hosts(scene: Scene) -> HostTable:

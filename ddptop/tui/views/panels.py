@@ -1,0 +1,115 @@
+"""Panels of a wide screen: a title in a rule above each, a thin border between two beside each other.
+
+A page is made of bands below each other, a band of columns beside each other, a column of panels below each
+other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.render.line import Line, draw_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PANELS_FROM = 120
+"""Cells of a screen from which there is room for panels."""
+
+HIGH_FROM = 36
+"""Lines of a page from which a list shares it with panels."""
+
+BORDER = 2
+"""Cells at the left of every column but the first: the border and a blank."""
+
+_JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (False, False): "│"}
+"""The border where a rule meets it from the left, and from the right."""
+
+
+def has_panels(width: int, height: int) -> bool:
+    """Whether a page of this size has panels beside what it lists."""
+    return width >= PANELS_FROM and height >= HIGH_FROM
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A title in a rule, and lines below it."""
+
+    title: str | None
+    """None: there is no rule."""
+    lines: Sequence[Line]
+    height: int | None = None
+    """Its lines with the rule; None: all that are left of its column."""
+    figure: str = ""
+    """At the right end of the rule."""
+    key: str = ""
+    """Opens the view that shows the same at large."""
+    opens: object = None
+    """What a click on the rule does."""
+
+
+class PanelColumn(NamedTuple):
+    """Panels below each other."""
+
+    width: int
+    """Cells, with the border at its left."""
+    panels: Sequence[Panel]
+
+
+def draw_band(columns: Sequence[PanelColumn], height: int, above: Sequence[int] = ()) -> list[Line]:
+    """`height` lines of columns beside each other; `above`: the borders of the band above, which end here.
+
+    A line keeps its target in the first column, for clicks in that column.
+    """
+    first, *others = columns
+    lines, rules = [], []
+    for line, is_rule in _draw_column(first, first.width, height):
+        lines.append(line.cut(first.width))
+        rules.append(is_rule)
+    begin = first.width
+    for column in others:
+        for row, (part, is_rule) in enumerate(_draw_column(column, column.width - 1, height)):
+            joint = "┬" if row == 0 else _JOINTS[rules[row], is_rule]
+            line = lines[row].pad(begin).on_own_ground().add(joint, "rule").add("" if is_rule else " ")
+            line.extend(part.cut(begin + column.width - line.width)).pad(begin + column.width)
+            line.spot(begin, begin + column.width, None)  # not a click on what the first column lists
+            rules[row] = is_rule
+        begin += column.width
+    for border in above:
+        _end_border(lines[0], border)
+    return lines
+
+
+def find_borders(columns: Sequence[PanelColumn]) -> list[int]:
+    """The cells of the borders between columns."""
+    return [sum(column.width for column in columns[:index]) for index in range(1, len(columns))]
+
+
+def _draw_column(column: PanelColumn, width: int, height: int) -> list[tuple[Line, bool]]:
+    """The lines of a column, and of each whether it is a rule."""
+    drawn: list[tuple[Line, bool]] = []
+    for panel in column.panels:
+        room = height - len(drawn) if panel.height is None else min(panel.height, height - len(drawn))
+        lines = [] if panel.title is None else [(_draw_title(panel, panel.title, width), True)]
+        lines += [(line, False) for line in panel.lines]
+        drawn += [*lines, *((Line(), False) for _ in range(room - len(lines)))][:room]
+    return drawn + [(Line(), False) for _ in range(height - len(drawn))]
+
+
+def _draw_title(panel: Panel, title: str, width: int) -> Line:
+    key = f" {panel.key} " if panel.key else ""
+    line = Line(key, "accent").extend(draw_rule(width - len(key), title, panel.figure))
+    return line if panel.opens is None else line.spot(0, width, panel.opens)
+
+
+def _end_border(line: Line, cell: int) -> None:
+    """End the border of the band above in a rule, unless words are there."""
+    begin = 0
+    for index, (text, role) in enumerate(line.pieces):
+        place = cell - begin
+        if 0 <= place < len(text) and role == "rule" and text[place] in "─┬":
+            joint = "┼" if text[place] == "┬" else "┴"
+            line.pieces[index] = (text[:place] + joint + text[place + 1 :], role)
+            return
+        begin += len(text)

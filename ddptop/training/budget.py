@@ -47,9 +47,9 @@ ROOM_LEFT = 0.75
 """Detail is taken twice as often only where that fills at most so much of the room that there is for it,
 or the interval would swing from batch to batch."""
 
-LEAST_SHARE = 1 / 2
-"""Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
-without it the cost would hardly be lower, and a slow rank could not be flagged."""
+LEAST_SHARE = 1 / 8
+"""Of the budget, which detail may take even where the rest uses it up: a slow rank is flagged by steps with
+detail."""
 
 MAX_RECORD_EVERY = 64
 """One step in so many is recorded at least."""
@@ -66,9 +66,6 @@ CALM_BATCHES = 8
 
 ASIDE_NS = 5_000
 """What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
-
-LEAST_SAMPLED_SHARE = 1 / 8
-"""Likewise where steps are left out: then more of them are as soon as the budget is exceeded."""
 
 TIGHT_SHARE, TIGHT_STEP_NS = 0.5, 4_000_000
 """Where what is not bucket detail takes more than this share of the budget, in steps shorter than this, the
@@ -227,8 +224,9 @@ class Budget:
         plain = median(self._plain) if self._plain else WRAPPER_NS
         if self._detail:  # where all recorded steps have detail, that of others is an old one
             plain = min(plain, median(self._detail))
-        extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
-        recording = in_cold_caches(plain) + checks_ns
+        recording = in_cold_caches(plain)
+        extra = max(0.0, median(self._detail) - plain) + max(0.0, in_cold_caches(after) - recording)
+        recording += checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
         published = (median(self._publishing) + self.reading_share + self.stack_share) * step
@@ -278,8 +276,7 @@ class Budget:
             self.marks_every = 1
         elif base > budget and self.marks_every < MAX_MARKS_EVERY:
             self.marks_every *= 2
-        least_share = LEAST_SHARE if self.record_every == 1 else LEAST_SAMPLED_SHARE
-        room = max(budget - base, least_share * budget)
+        room = max(budget - base, LEAST_SHARE * budget)
         distance = self._detail_distance(self.every)
         if extra > room * distance:
             if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):

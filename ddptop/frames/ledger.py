@@ -141,10 +141,15 @@ class RareSlowness:
     @property
     def over(self) -> str:
         """`the run`, `the last 5 minutes`: what its cost is a share of."""
-        if self.is_whole_run:
-            return "the run"
-        minutes = round(self.over_s / 60)
-        return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
+        return span_words(self.over_s, is_whole_run=self.is_whole_run)
+
+
+def span_words(over_s: float, *, is_whole_run: bool) -> str:
+    """`the run`, `the last 5 minutes`: the time that a share is of."""
+    if is_whole_run:
+        return "the run"
+    minutes = round(over_s / 60)
+    return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
 
 
 MAX_WAITED_FOR = 32
@@ -164,6 +169,11 @@ class Ledger:
     """Over the last minutes."""
     scaled_s: float
     """Rank-seconds of steps without phases that are in the classes by the shares of recorded steps."""
+
+    @property
+    def recent_span(self) -> str:
+        """`the last 5 minutes`, or `the run` where no step is older: what `recent` is about."""
+        return span_words(self.recent.over_s, is_whole_run=self.recent.steps >= self.run.steps)
 
     def seconds_of(self, name: LedgerClass) -> Column:
         """(ranks,) seconds of one of LEDGER_CLASSES."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -87,3 +88,49 @@ class StartStatus:
     """Unix seconds since which no rank has got any further."""
     ranks: tuple[RankStart, ...]
     """In order of rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeRanks:
+    """Ranks that have come equally far and are at the same place."""
+
+    members: tuple[RankStart, ...]
+    is_behind: bool
+    """The others wait for them."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Their numbers, ascending."""
+        return [member.rank for member in self.members]
+
+    @property
+    def milestone(self) -> str:
+        """The newest milestone of each."""
+        return self.members[0].milestone
+
+    @property
+    def at(self) -> str:
+        """Where their code is; empty: not known."""
+        return self.members[0].at
+
+    @property
+    def since_s(self) -> float | None:
+        """Since when the first of them has got no further (Unix seconds)."""
+        return min((one.since_s for one in self.members if one.since_s is not None), default=None)
+
+    def time_range(self, name: str) -> tuple[float, float] | None:
+        """When the first and the last of them came to a milestone, by its field of `RankStart`; None: not
+        known of any."""
+        times_s = [time_s for one in self.members if (time_s := getattr(one, name)) is not None]
+        return (min(times_s), max(times_s)) if times_s else None
+
+
+def alike_ranks(start: StartStatus) -> list[AlikeRanks]:
+    """All ranks: those that the others wait for first, then those that have come least far."""
+    order = {name: number for number, name in enumerate(MILESTONES)}
+
+    def key(one: RankStart) -> tuple[bool, int, str]:
+        return one.rank not in start.behind, order[one.milestone], one.at
+
+    grouped = groupby(sorted(start.ranks, key=lambda one: (key(one), one.rank)), key=key)
+    return [AlikeRanks(tuple(members), not in_front) for (in_front, _, _), members in grouped]

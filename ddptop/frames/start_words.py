@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.numbers import duration
+from ddptop.frames.numbers import counted, duration
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import MILESTONES
 
@@ -18,14 +18,20 @@ MOST_GROUPS = 3
 
 
 def start_phrase(start: StartStatus, unix_s: float) -> str:
-    """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
+    """`rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
     that are furthest behind first."""
     reached = reached_words([one.milestone for one in start.ranks])
     return f"{reached} · for {duration(max(0.0, unix_s - start.since_s))}"
 
 
+def first_steps_phrase(start: StartStatus) -> str:
+    """`start: 0 of 4 ranks with a first step`."""
+    n_done = sum(one.milestone == "step" for one in start.ranks)
+    return f"start: {n_done:,} of {counted(len(start.ranks), 'rank')} with a first step"
+
+
 def reached_words(milestones: Sequence[str]) -> str:
-    """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel()`. `milestones`: of
+    """`rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel()`. `milestones`: of
     each rank the newest, by its name."""
     groups: dict[str, list[int]] = {}
     for rank, milestone in enumerate(milestones):
@@ -35,4 +41,4 @@ def reached_words(milestones: Sequence[str]) -> str:
         if name in groups:
             who = ranks_phrase(groups[name], len(milestones))
             parts.append(f"{who} {of_one if len(groups[name]) == 1 else of_several}")
-    return ", ".join(parts[:MOST_GROUPS])
+    return "; ".join(parts[:MOST_GROUPS])

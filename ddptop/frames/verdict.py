@@ -367,10 +367,10 @@ def _judge_cost(frame: Frame) -> Verdict:
             sentence += f" · {skew_phrase(cost, None, short=True)}"  # in 80 columns
         return Verdict("suspect", "busy", sentence, detail)
     summed = lost_to_skew(frame)
-    if summed is not None:
+    if summed is not None and frame.ledger is not None:
+        # The span is never left out: the line below is about the newest steps.
         cost, error = summed
-        lost = skew_phrase(cost, error, whole="the time")
-        brief = skew_phrase(cost, error, short=True)
+        lost = brief = skew_phrase(cost, error, whole=frame.ledger.recent_span)
     recovered = _find_recovery(frame)
     if recovered is not None:
         who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message

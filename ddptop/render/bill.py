@@ -50,13 +50,20 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
         for phrase in loss_phrases(bill):
             first, *following = wrap_lines(phrase, width - 4)
             lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
-    lines += [draw_bill_bar(bill, width, ascii_only), *_draw_classes(bill, width, ascii_only)]
+    # Whom the others waited for comes before the classes: these may be more than fit on a page.
+    waited = draw_waited_for(ledger, bill, width)
+    lines += [*waited, Line()] if waited else []
+    return [*lines, draw_bill_bar(bill, width, ascii_only), *draw_classes(bill, width, ascii_only)]
+
+
+def draw_waited_for(ledger: Ledger, bill: Bill, width: int) -> list[Line]:
+    """What the others waited for, by rank and place; empty where nothing is known of it."""
     columns, n_rows = waited_columns(ledger, bill)
-    if n_rows:
-        title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
-        lines += [Line(), *(Line(text, "strong") for text in wrap_lines(title, width))]
-        lines += _draw_table(columns, n_rows, width)
-    return lines
+    if not n_rows:
+        return []
+    title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
+    lines = [Line(text, "strong") for text in wrap_lines(title, width)]
+    return [*lines, *_draw_table(columns, n_rows, width)]
 
 
 def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
@@ -143,7 +150,8 @@ def loss_phrases(bill: Bill) -> list[str]:
     ]
 
 
-def _draw_classes(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
+def draw_classes(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
+    """A row for each class behind its sign, and one for all."""
     looks = [class_look(row.key, ascii_only) for row in bill.rows]
     lines = _draw_table(class_columns(bill, [sign for sign, _ in looks], width), len(looks) + 1, width)
     for line, (sign, look) in zip(lines[1:], looks, strict=False):

@@ -305,8 +305,8 @@ class TimeAxis:
         # Clamped first: an infinite moment cannot be rounded.
         return round(min(max(place, -1.0), self.width + 1.0))
 
-    def draw_numbers(self) -> Line:
-        """Round numbers where they belong, in ms."""
+    def draw_numbers(self, unit_name: str = "ms") -> Line:
+        """Round numbers where they belong, the unit behind the last."""
         span = self.end_ms - self.begin_ms
         if span <= 0 or self.width < MIN_APART:
             return Line()
@@ -318,7 +318,7 @@ class TimeAxis:
             if place < line.width + (1 if line.width else 0) or place + len(text) > self.width:
                 continue
             line.pad(place).add(text, "faint")
-        return line if line.width + 3 > self.width else line.add(" ms", "faint")
+        return line if line.width + 3 > self.width else line.add(f" {unit_name}", "faint")
 
 
 class Track:

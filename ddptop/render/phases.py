@@ -124,21 +124,12 @@ class Breakdown:
         if not self.known[rank]:
             return Line("–", "faint")
         parts = (*PARTS, _UNKNOWN)
-        exact = np.minimum(self._edges[:, rank] * self._cells_per_ms(width), width)
-        eighths = np.rint(exact * (1 if ascii_only else EIGHTHS)).astype(int)
-        eighths *= EIGHTHS if ascii_only else 1
-        cells = _part_cells(np.diff(eighths).tolist(), parts, ascii_only)
-        for index, part in enumerate(parts):
-            if part.name not in labelled:
-                continue
-            first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
-            text = _part_label(part, float(self.ms[index, rank]), waits_for, stop - first - 2)
-            if text:
-                begin = first + (stop - first - len(text)) // 2
-                cells[begin : begin + len(text)] = [
-                    (letter, combine_roles("ink", part.role)) for letter in text
-                ]
-        return join_cells(cells)
+        texts = [
+            _part_labels(part, float(self.ms[index, rank]), waits_for) if part.name in labelled else ()
+            for index, part in enumerate(parts)
+        ]
+        edges = np.minimum(self._edges[:, rank] * self._cells_per_ms(width), width)
+        return draw_parts_bar(edges, parts, texts, ascii_only)
 
     def _cells_per_ms(self, width: int) -> float:
         return width / self.full_ms if self.full_ms > 0 else 0.0
@@ -185,14 +176,28 @@ def _two_parts(inside: Sequence[tuple[int, StepPart | None]], ascii_only: bool) 
     return _LEFT_BLOCKS[share], left.role if right is None else combine_roles(left.role, right.role)
 
 
-def _part_label(part: StepPart, ms: float, waits_for: str, room: int) -> str:
-    """What is written into a part of a bar: as much as fits; may be empty."""
+def _part_labels(part: StepPart, ms: float, waits_for: str) -> Sequence[str]:
+    """What is written into a part of a bar, the longest first."""
     if part.name == "wait":
         texts = [f"waits {fixed(ms)} for {waits_for}"] if waits_for else []
-        texts += [f"wait {fixed(ms)}", fixed(ms)]
-    else:
-        texts = [f"{part.name} {fixed(ms)}", f"{SHORT.get(part.name, part.name)} {fixed(ms)}", fixed(ms)]
-    return next((text for text in texts if len(text) <= room), "")
+        return [*texts, f"wait {fixed(ms)}", fixed(ms)]
+    return [f"{part.name} {fixed(ms)}", f"{SHORT.get(part.name, part.name)} {fixed(ms)}", fixed(ms)]
+
+
+def draw_parts_bar(
+    edges: Column, parts: Sequence[StepPart], texts: Sequence[Sequence[str]], ascii_only: bool
+) -> Line:
+    """A bar in solid colours. `edges`: (parts + 1,) in cells, exact to an eighth of one; `texts`: for each
+    part, of which the first that fits is written into it."""
+    eighths = np.rint(edges * (1 if ascii_only else EIGHTHS)).astype(int)
+    eighths *= EIGHTHS if ascii_only else 1
+    cells = _part_cells(np.diff(eighths).tolist(), parts, ascii_only)
+    for index, part in enumerate(parts):
+        first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
+        text = next((text for text in texts[index] if len(text) <= stop - first - 2), "")
+        begin = first + (stop - first - len(text)) // 2
+        cells[begin : begin + len(text)] = [(letter, combine_roles("ink", part.role)) for letter in text]
+    return join_cells(cells)
 
 
 def draw_share_bar(percent: float, looks: tuple[Piece, Piece], width: int, ascii_only: bool) -> Line:

@@ -67,7 +67,9 @@ def trouble_brief(shown: Verdict, width: int) -> str:
     who, brief = _cut_to_clauses(what, width), _cut_to_clauses(_exit_brief(what), width)
     if not who or (" failed" in who and brief.count(": ") > who.count(": ")):
         who = brief  # that it has failed is in the header
-    call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
+    # Of a stall on the way to the first step, the sentence has the place, not the detail.
+    in_call = re.compile(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?")
+    call = in_call.search(shown.detail) or (None if who else in_call.match(what))
     if call is not None:
         call_text, place, function = call[1], call[2], call[3] or ""
         short = who.replace(" is missing", " missing")

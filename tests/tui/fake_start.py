@@ -27,7 +27,8 @@ SENTENCE = (
     "rank 1 is in train.py:6 preprocess_dataset; ranks 0, 2 and 3 wait for it in "
     "DistributedDataParallel() (parameter check)"
 )
-SECONDS = {"process_s": 0.4, "torch_s": 2.1, "init_s": 2.4, "group_s": 3.0, "ddp_s": 4.2}
+SECONDS = {"process_s": 0.4, "torch_s": 2.1, "init_s": 2.4, "group_s": 3.0, "ddp_s": 4.2,
+           "model_s": 5.0, "batch_s": 9.1}  # fmt: skip
 """After the launch."""
 
 

@@ -12,9 +12,11 @@ from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.detail import MOST_COLUMNS
 from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
 from ddptop.frames.phrases import loss_note
+from ddptop.frames.start_words import first_steps_phrase
 from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
+from ddptop.render.milestones import draw_milestones
 from ddptop.render.phases import EVALUATION, PARTS, SAVING, SHORT
 from ddptop.render.rank_table import rank_mark
 from ddptop.render.trouble import as_of
@@ -108,6 +110,8 @@ def _draw_all(
 ) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
     if height < 3:
         return [], (), ()
+    if not len(scene.frame.history.time_s):
+        return _draw_start(scene, width, height), (), ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
     happened = find_happened(scene)
@@ -131,6 +135,18 @@ def _draw_all(
         joined_lines = side_by_side(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
         lines += joined_lines + [Line()] * (rows - len(joined_lines) if band < bands - 1 else 0)
     return lines, tuple(plots), tuple(titles)
+
+
+def _draw_start(scene: Scene, width: int, height: int) -> list[Line]:
+    """Before there is anything to chart: how far the ranks have come on the way to their first step."""
+    start = scene.frame.start
+    if start is None:
+        return [Line("  charts begin with the first step", "faint").cut(width)]
+    title = [
+        Line("S ", "accent").add(first_steps_phrase(start), "dim"),
+        Line("seconds after the launch", "faint"),
+    ]
+    return [join_parts(title, width), *draw_milestones(scene, width, height - 1)]
 
 
 def draw_communication(scene: Scene, width: int, height: int) -> list[Line]:

@@ -65,10 +65,11 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
     if shown.kind in _QUIET and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")
         lines[0] = Line(state, sentence_role).add(f" · {figure}", "dim")
-    action = draw_first_action(scene, room) if height > 2 else []
-    n_details = height - len(lines) - len(action)
+    has_action = height > 2 and bool(draw_first_action(scene, room))
+    n_details = height - len(lines) - has_action
     if n_details > 0:
         lines += _draw_details(scene, left_out or shown.detail, room, n_details)
+    action = draw_first_action(scene, room, max(1, height - len(lines))) if has_action else []
     lines += [Line()] * (height - len(lines) - len(action))
     lines += action
     target = TO_STALL if in_trouble(scene.frame) else None
@@ -142,10 +143,10 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
 
 def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
     """The second line; without its last parts where these would end in the middle of a sentence."""
-    parts = shorten_detail(detail, width - INDENT).split(" · ")
-    while len(parts) > 1 and len(_wrap_clauses(scene, " · ".join(parts), width)) > most:
-        parts.pop()
-    return _wrap_clauses(scene, " · ".join(parts), width)
+    short = shorten_detail(detail, width - INDENT)
+    first_end, *ends = [end.start() for end in re.finditer(" · |; |$", short)]
+    fits = [end for end in ends if len(_wrap_clauses(scene, short[:end], width)) <= most]
+    return _wrap_clauses(scene, short[: max(fits, default=first_end)], width)
 
 
 def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:

@@ -3,13 +3,12 @@ are behind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ddptop.frames.detail import PositionRequest
-from ddptop.frames.numbers import UNKNOWN, counted, duration, fixed
-from ddptop.frames.start import MILESTONES, TIMES
+from ddptop.frames.numbers import UNKNOWN, duration, fixed
+from ddptop.frames.start import MILESTONES, TIMES, alike_ranks
+from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.frame import Frame
     from ddptop.frames.stall import RankPosition
-    from ddptop.frames.start import RankStart, StartStatus
+    from ddptop.frames.start import AlikeRanks
     from ddptop.tui.screen import Screen
 
 SEVERAL_S = 5.0
@@ -46,52 +45,6 @@ MOST_RANKS_CELLS = 22
 
 LEAST_WHERE = 12
 """Cells from which the begin of a place says something."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlikeRanks:
-    """Ranks that have come equally far and are at the same place: a row of the table."""
-
-    members: tuple[RankStart, ...]
-    is_behind: bool
-    """The others wait for them."""
-
-    @property
-    def ranks(self) -> list[int]:
-        """Their numbers, ascending."""
-        return [member.rank for member in self.members]
-
-    @property
-    def milestone(self) -> str:
-        """The newest milestone of each."""
-        return self.members[0].milestone
-
-    @property
-    def at(self) -> str:
-        """Where their code is; empty: not known."""
-        return self.members[0].at
-
-    @property
-    def since_s(self) -> float | None:
-        """Since when the first of them has got no further (Unix seconds)."""
-        return min((one.since_s for one in self.members if one.since_s is not None), default=None)
-
-    def time_range(self, name: str) -> tuple[float, float] | None:
-        """When the first and the last of them came to a milestone, by its field of `RankStart`; None: not
-        known of any."""
-        times_s = [time_s for one in self.members if (time_s := getattr(one, name)) is not None]
-        return (min(times_s), max(times_s)) if times_s else None
-
-
-def alike_ranks(start: StartStatus) -> list[AlikeRanks]:
-    """The rows of the table: those that the others wait for first, then those that have come least far."""
-    order = {name: number for number, name in enumerate(MILESTONES)}
-
-    def key(one: RankStart) -> tuple[bool, int, str]:
-        return one.rank not in start.behind, order[one.milestone], one.at
-
-    grouped = groupby(sorted(start.ranks, key=lambda one: (key(one), one.rank)), key=key)
-    return [AlikeRanks(tuple(members), not in_front) for (in_front, _, _), members in grouped]
 
 
 def start_page_is_due(frame: Frame) -> bool:
@@ -130,7 +83,11 @@ class StartView(View):
         rows = alike_ranks(start)
         has_rule, has_detail = height >= ROOM_FOR_RULE, height >= ROOM_FOR_DETAIL
         if has_rule:
-            lines.append(draw_rule(width, _title(start), "seconds after the launch" * (width >= TIMES_FROM)))
+            lines.append(
+                draw_rule(
+                    width, first_steps_phrase(start), "seconds after the launch" * (width >= TIMES_FROM)
+                )
+            )
         columns = _columns(scene, rows, width)
         room = height - len(lines) - 1
         room = max(min(room, 3), room - LIKELY_DETAIL) if has_detail else room
@@ -176,11 +133,6 @@ class StartView(View):
     def rank_under_cursor(self, place: Place) -> int:
         """The one that was asked."""
         return place.rank if place.asked_rank is None else place.asked_rank
-
-
-def _title(start: StartStatus) -> str:
-    n_done = sum(one.milestone == "step" for one in start.ranks)
-    return f"start: {n_done:,} of {counted(len(start.ranks), 'rank')} with a first step"
 
 
 def _explain_nothing(frame: Frame) -> str:

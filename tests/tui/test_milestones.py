@@ -1,0 +1,42 @@
+"""Bars of the start: what each rank did until now, in seconds after the launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.render.context import RenderContext
+from ddptop.render.milestones import draw_milestones
+from tests.tui.drive import sketch
+from tests.tui.fake import CASES, FakeSource
+from tests.tui.fake_start import held_up, on_their_way, rank_start, starting
+
+
+def test_a_rank_that_is_behind_is_busy_and_the_others_wait() -> None:
+    lines = [str(line) for line in draw_milestones(RenderContext(held_up()), 100, 5)]
+    assert lines[2].startswith("rank 1 │") and "model 27 s" in lines[2]
+    assert ["waits 26 s" in line for line in lines] == [False, True, False, True, True]
+
+
+def test_bars_end_now_and_each_rank_has_one_or_shares_it_with_those_that_are_alike() -> None:
+    for width in (40, 80, 158):
+        lines = [str(line) for line in draw_milestones(RenderContext(held_up(64)), width, 9)]
+        assert {len(line) for line in lines[1:]} == {width}
+        assert [line.partition("│")[0].strip() for line in lines[1::2]] == ["rank 1", "63 of 64 ranks"]
+
+
+def test_a_rank_without_ddp_has_a_stage_of_its_own_and_a_silent_one_none() -> None:
+    frame = starting((rank_start(0, "recorded"), rank_start(1, ""), rank_start(2, "step", step_s=20.0)))
+    lines = [str(line) for line in draw_milestones(RenderContext(frame), 120, 4)]
+    assert "model and first step" in lines[1]
+    assert lines[2].endswith("│has not reported")
+    assert len(lines[3]) < len(lines[1]), "its first step is the end of the way"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (67, 19), (50, 24), (160, 50)])
+def test_before_the_first_step_the_overview_says_nothing_yet_at_most_once(size: tuple[int, int]) -> None:
+    for frame in (held_up(), on_their_way(), CASES["waiting"]()):
+        picture = sketch(FakeSource(replace(frame)), size, "1")
+        assert sum(picture.count(words) for words in ("nothing to draw", "nothing has")) <= 1
+        assert ("S start: 0 of 4 ranks" in picture) == (frame.start is not None)

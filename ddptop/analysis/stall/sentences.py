@@ -341,10 +341,9 @@ def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
         return ""
     if rank_state.heard_ns > kernel.t_ns - ANSWERS_NS:
         return ""
-    cpu = f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
     read_ns, native = rank_state.native_calls
     inside = f": {native}" if native and read_ns > since_ns else ""
-    return f"a C call holds the interpreter lock (it {kernel.words()}{cpu}){inside}"
+    return f"a C call holds the interpreter lock (it {kernel.words()}{_cpu_used(rank_state)}){inside}"
 
 
 def _where(position: RankPosition) -> str:
@@ -358,9 +357,13 @@ def _where(position: RankPosition) -> str:
     return f"{name} {position.process}"
 
 
+def _cpu_used(rank_state: RankState) -> str:
+    """`, 98% CPU`; empty: not known."""
+    return f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
+
+
 def _process(state: RunState, position: RankPosition) -> str:
-    rank_state = state.ranks[position.rank]
-    cpu = f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
+    cpu = _cpu_used(state.ranks[position.rank])
     if position.process == "stopped":
         return "its process is stopped (SIGSTOP)"
     if position.process == "silent":

@@ -15,7 +15,9 @@ from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
 from ddptop.frames.phrases import blamed
 from ddptop.frames.statistics import median
+from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu
+from ddptop.protocol.messages import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
 
 
 FIELDS = tuple(field.name for field in fields(HostFigures))
-USAGE = ("cpu_pct", "memory_used_bytes", "received_bytes_s", "sent_bytes_s", "local_recording")
 COUNTS = ("kept", "thinned")
+"""Of the fields, those of `HostUsage` that are 0 without it."""
+USAGE = tuple(name for name in NAMES[HostUsage] if name in FIELDS and name not in COUNTS)
+"""Of the fields, those of `HostUsage` that are None without it."""
 AGENT = ("cores", "memory_bytes")
-"""Of the fields, those that are of `HostUsage`, where counts are 0 without it, and of `Host`, where 0 is not
-known."""
+"""Of the fields, those of `Host`, where 0 is not known."""
 CLOCK = ("offset_ms", "bound_ms", "drift_ppm", "age_s")
 _OF_USAGE, _NO_USAGE = attrgetter(*USAGE, *COUNTS, "round_trip_ns"), (*[None] * len(USAGE), 0, 0, None)
 _OF_CLOCK, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)

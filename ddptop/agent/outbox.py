@@ -19,8 +19,8 @@ from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
-from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import (
+    TRAITS,
     Card,
     Clock,
     Event,
@@ -379,6 +379,6 @@ def _is_about_once(message: Message) -> bool:
     if not isinstance(message, About):
         return False
     try:
-        return not isinstance(decode(message.body), (Usage, Gpu))
+        return not TRAITS[type(decode(message.body))].is_reading
     except ProtocolError:
         return False

@@ -22,9 +22,9 @@ from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.analysis.steps.pairing import stable_order
 from ddptop.protocol.limits import MAX_STEP, NS
-from ddptop.protocol.machine import Disk, Memory, Usage
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import OF_AGENTS, OF_RANKS
-from ddptop.protocol.messages import Activity, Clock, Flag, Phase, Progress
+from ddptop.protocol.messages import TRAITS, Activity, Clock, Flag, Phase, Progress
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ class RankMessages:
         table.newest[readings.kind].take(readings, ranks)
         if readings.kind is Usage:
             table.seen_ns[ranks] = t_ns  # of each the last one stays
-        elif readings.kind in (Progress, Memory, Disk):  # a sign of the rank itself
+        elif "rank" in TRAITS[readings.kind].senders:  # a sign of the rank itself
             np.maximum.at(table.heard_ns, ranks, t_ns)
         if readings.kind is Progress:
             evaluates = readings.field("phase") == int(Phase.EVALUATE)

@@ -23,9 +23,9 @@ from ddptop.protocol.messages import (
     NAMES,
     Ack,
     Bucket,
+    Hello,
     Message,
     Steps,
-    Type,
 )
 
 _Item = TypeVar("_Item")
@@ -52,7 +52,7 @@ def _in_rows(steps: Steps) -> tuple[object, ...]:
     """The fields of STEPS in rows."""
     rows = [row[: step_words.HEAD] + row.cells for row in steps.rows]
     own_times = [number for row in steps.rows for number in row.own]
-    return (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows, own_times)
+    return (CODES[Steps], steps.generation, steps.first_step, steps.base_ns, rows, own_times)
 
 
 def _cut_texts(value: object) -> object:
@@ -90,9 +90,9 @@ def decode_answer(data: bytes) -> Ack | Ask:
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ProtocolError(f"no msgpack message: {error}") from error
-    if code == Type.ASK and [*map(type, fields)] == [int] and 0 <= fields[0] < 2**63:
+    if code == CODES[Ask] and [*map(type, fields)] == [int] and 0 <= fields[0] < 2**63:
         return Ask(*fields)
-    if code != Type.ACK or [*map(type, fields)] != [int, int, bool, int]:
+    if code != CODES[Ack] or [*map(type, fields)] != [int, int, bool, int]:
         raise ProtocolError("neither ACK nor ASK")
     # `type` and not `isinstance` above: a bool is an int, and must not pass for a number.
     epoch, seq, _, detail_every = fields
@@ -104,6 +104,6 @@ def decode_answer(data: bytes) -> Ack | Ask:
 def hello_head(hello: bytes) -> tuple[int, int]:
     """Session and rank of a HELLO that this process has encoded."""
     code, _, _, session, rank, *_ = msgpack.unpackb(hello)
-    if code != Type.HELLO:
+    if code != CODES[Hello]:
         raise ValueError(f"hello() gave a message of type {code}")
     return session, rank

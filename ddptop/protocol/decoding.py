@@ -21,7 +21,7 @@ import msgspec
 from ddptop.protocol import limits, step_rows, step_words
 from ddptop.protocol.earlier_steps import FIRST_WIDTH, fill_own_times, widen_words
 from ddptop.protocol.errors import ProtocolError, UnknownType
-from ddptop.protocol.messages import CODES, KINDS, NAMES, Hello, Message, State, Steps, Type
+from ddptop.protocol.messages import CODES, KINDS, NAMES, Hello, Message, State, Steps
 from ddptop.protocol.ranges import MostItems, Range
 from ddptop.protocol.texts import printable
 
@@ -29,7 +29,7 @@ from ddptop.protocol.texts import printable
 UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
 """What msgspec raises for bytes that are not as a type says; a text may be no UTF-8."""
 
-_STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
+_STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), CODES[State]))
 """A msgpack array of so many elements and its first one: how the one message begins that may be large."""
 
 
@@ -100,7 +100,7 @@ _OwnTimes = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD +
 
 
 # By hand, not from `messages.py`: the fields on the wire are not those of `Steps`, and have two forms.
-class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):
+class StepsStruct(msgspec.Struct, array_like=True, tag=CODES[Steps], forbid_unknown_fields=True):
     """STEPS in either form: in columns, whose words `rows` are, with their count and width; or in rows, with
     the own times of all of them. Once decoded, those of earlier versions have all fields of this one."""
 

@@ -15,9 +15,7 @@ import numpy as np
 
 from ddptop.protocol.decoding import decode_structs, field_columns
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.hosts import HostUsage
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
-from ddptop.protocol.messages import NAMES, Clock, Logged, Message, Progress, Received, Replica, Steps
+from ddptop.protocol.messages import NAMES, Logged, Message, Received, Replica, Steps, select_kinds
 from ddptop.protocol.ranges import Range
 from ddptop.protocol.step_columns import (
     StepColumns,
@@ -36,10 +34,10 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-OF_AGENTS = (Clock, HostUsage)
+OF_AGENTS = select_kinds(lambda traits: traits.is_reading and "agent" in traits.senders)
 """Readings of a host, from its agent."""
-OF_RANKS = (Progress, Memory, Usage, Gpu, Disk)
-"""Readings of a rank, of which only the newest one counts."""
+OF_RANKS = select_kinds(lambda traits: traits.is_reading and "agent" not in traits.senders)
+"""Readings of a rank."""
 COLUMNS = (*OF_RANKS, *OF_AGENTS)
 """Readings that a run may hold as columns."""
 READINGS = frozenset({*COLUMNS, Logged, Replica})

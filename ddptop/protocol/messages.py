@@ -6,10 +6,10 @@ Durations and offsets inside a step are integer microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, NamedTuple, TypeAlias, overload
+from typing import Annotated, Literal, NamedTuple, TypeAlias, overload
 
 from ddptop.protocol import limits
 from ddptop.protocol.arrivals import Arrivals
@@ -43,38 +43,6 @@ from ddptop.protocol.ranges import (
 from ddptop.protocol.ranges import Scalar as Scalar
 from ddptop.protocol.ranges import Scalars as Scalars
 from ddptop.protocol.vocabulary import RunOutcome
-
-
-class Type(IntEnum):
-    """First element of every message. Numbers are never reused; 64 and more belong to the frames of links
-    that hold several messages (`ddptop.transport.bundles`)."""
-
-    HELLO = 1
-    STEPS = 2
-    EVENT = 3
-    ACK = 4
-    LAYOUT = 5
-    CARD = 6
-    PROGRESS = 7
-    BYE = 8
-    RUN = 9
-    CREDIT = 10
-    STATE = 11
-    USAGE = 12
-    ASK = 13
-    EVIDENCE = 14
-    REPLICA = 15
-    CLOCK = 16
-    MEMBERSHIP = 17
-    GPU = 18
-    MEMORY = 19
-    LOGGED = 20
-    HOST = 21
-    HOSTUSAGE = 22
-    ABOUT = 23
-    STACKSAMPLES = 24
-    ARRIVALS = 25
-    DISK = 26
 
 
 class Phase(IntEnum):
@@ -475,23 +443,74 @@ class State:
 
 
 Message: TypeAlias = (
-    "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
-    " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
-    " | StackSamples | Arrivals | Disk"
-)
+    Hello | Steps | Event | Ack | Layout | Card | Progress | Bye | Run | Credit | State | Usage | Ask
+    | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About
+    | StackSamples | Arrivals | Disk
+)  # fmt: skip
 
 
-KINDS: dict[int, type[Message]] = {
-    # By its name a class finds its number, which is what stands in recordings: `HostUsage` is Type.HOSTUSAGE.
-    int(Type[kind.__name__.upper()]): kind
-    for kind in (
-        *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),
-        *(Replica, Clock, Membership, Gpu, Memory, Logged, Host, HostUsage, About),
-        *(StackSamples, Arrivals, Disk),
-    )
+Sender: TypeAlias = Literal["rank", "agent", "about"]
+"""`about`: the agent of a rank's host, in an ABOUT."""
+
+
+class MessageTraits(NamedTuple):
+    """How the messages of a class are sent and kept."""
+
+    code: int
+    """First element on the wire and in recordings. Codes are never reused; 64 and more belong to the frames
+    of links that hold several messages (`ddptop.transport.bundles`)."""
+    senders: tuple[Sender, ...] = ()
+    """Empty: it is between collector and viewers, or to a rank."""
+    is_numbered: bool = True
+    """Whether it is acked; others introduce their sender, or only the newest of them counts."""
+    is_reading: bool = False
+    """Whether only the newest one counts: many are then taken as columns."""
+    is_passing: bool = False
+    """Whether it matters for a moment only; others are lasting: they hold until a later one replaces them."""
+    is_essential: bool = False
+    """Whether recorded messages that follow it cannot be read without it: it is stored twice."""
+
+
+TRAITS: dict[type[Message], MessageTraits] = {
+    Hello: MessageTraits(1, ("rank",), is_numbered=False, is_essential=True),
+    Steps: MessageTraits(2, ("rank",), is_passing=True),
+    Event: MessageTraits(3, ("rank", "agent", "about")),
+    Ack: MessageTraits(4),
+    Layout: MessageTraits(5, ("rank",), is_essential=True),
+    Card: MessageTraits(6, ("rank",), is_essential=True),
+    Progress: MessageTraits(7, ("rank",), is_numbered=False, is_reading=True, is_passing=True),
+    Bye: MessageTraits(8, ("rank",)),
+    Run: MessageTraits(9, is_essential=True),
+    Credit: MessageTraits(10),
+    State: MessageTraits(11),
+    Usage: MessageTraits(12, ("about",), is_reading=True, is_passing=True),
+    Ask: MessageTraits(13),
+    Evidence: MessageTraits(14, ("rank", "about")),
+    Replica: MessageTraits(15, ("rank",), is_passing=True),
+    Clock: MessageTraits(16, ("agent",), is_reading=True),
+    Membership: MessageTraits(17, ("rank",), is_essential=True),
+    Gpu: MessageTraits(18, ("about",), is_reading=True, is_passing=True),
+    Memory: MessageTraits(19, ("rank",), is_reading=True, is_passing=True),
+    Logged: MessageTraits(20, ("rank",), is_passing=True),
+    Host: MessageTraits(21, ("agent",), is_numbered=False),
+    HostUsage: MessageTraits(22, ("agent",), is_numbered=False, is_reading=True, is_passing=True),
+    About: MessageTraits(23, ("agent",)),
+    StackSamples: MessageTraits(24, ("rank",)),
+    Arrivals: MessageTraits(25, ("rank",), is_passing=True),
+    Disk: MessageTraits(26, ("rank",), is_reading=True, is_passing=True),
 }
+"""What is true of each class of messages. To add one: a class, its line in `Message` and here, what sends it,
+and what takes it (`analysis/reducer.py`; readings are taken by themselves)."""
+
+
+def select_kinds(applies: Callable[[MessageTraits], bool]) -> tuple[type[Message], ...]:
+    """The classes whose traits are so."""
+    return tuple(kind for kind, traits in TRAITS.items() if applies(traits))
+
+
+CODES: dict[type[Message], int] = {kind: traits.code for kind, traits in TRAITS.items()}
+KINDS: dict[int, type[Message]] = {code: kind for kind, code in CODES.items()}
 """By the first element of a message, its class."""
-CODES: dict[type[Message], int] = {kind: code for code, kind in KINDS.items()}
 NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fields__) for kind in CODES}
 """The fields of a message, in their order on the wire."""
 
@@ -499,7 +518,7 @@ NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fiel
 def message_code(body: bytes) -> int:
     """Type of a message without decoding it: an array of at most 15 elements, the type and 14 fields, begins
     with one byte of length. 0 for HELLO, which has 15 fields: it is never looked for by its type."""
-    # 0 is no `Type`: bytes that are no message are equal to none.
+    # 0 is no code: bytes that are no message are equal to none.
     return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 
 

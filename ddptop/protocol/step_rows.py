@@ -12,7 +12,7 @@ import msgpack
 from ddptop.protocol import limits, step_words
 from ddptop.protocol.earlier_steps import fill_own_times, widen_words
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import MEASURED_TOGETHER, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import CODES, MEASURED_TOGETHER, OwnTime, StepRow, Steps
 from ddptop.protocol.step_words import CELL, HEAD, LOSS, OWN
 
 _FIRST_AT = StepRow._fields.index("forward_at_us")
@@ -135,7 +135,7 @@ def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
         )
     except (ValueError, msgpack.UnpackException) as error:
         raise ProtocolError(f"no msgpack message: {error}") from error
-    if type(fields) is not tuple or fields[:1] != (int(Type.STEPS),) or not 5 <= len(fields) <= 7:
+    if type(fields) is not tuple or fields[:1] != (CODES[Steps],) or not 5 <= len(fields) <= 7:
         raise ProtocolError("no STEPS")
     _, generation, first, base_ns, *row_fields = fields
     if len(row_fields) == 3:

@@ -1,6 +1,6 @@
 """STEPS in columns: little-endian int32, read from many messages at once, without Python for each row.
 
-A message is `[Type.STEPS, generation, first step, base_ns, words, rows, width]`. The words are `width`
+A message is `[2, generation, first step, base_ns, words, rows, width]`. The words are `width`
 columns of one word for each row: the fields of `StepRow` before the loss; the loss, a float64 and so two
 words of each row together (UNKNOWN_LOSS for None); the number of all-reduces; the fields of `OwnTime`; and
 what a later version adds, which is skipped. After them come the cells of all rows, also as columns: numbers,
@@ -18,7 +18,7 @@ from typing import Any
 
 from ddptop.protocol import limits
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import AlikeRows, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import CODES, AlikeRows, OwnTime, StepRow, Steps
 
 WORD = 4
 """Bytes of a number."""
@@ -89,7 +89,7 @@ def _alike_in_columns(steps: Steps, rows: AlikeRows) -> tuple[object, ...] | Non
 def _fields_of(steps: Steps, words: bytes) -> tuple[object, ...]:
     planes = b"".join([words[byte_index::WORD] for byte_index in range(WORD)])
     n_rows = len(steps.rows)
-    return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n_rows, WIDTH
+    return CODES[Steps], steps.generation, steps.first_step, steps.base_ns, planes, n_rows, WIDTH
 
 
 # `width` may be larger: a later version adds columns at the end, which this one skips.

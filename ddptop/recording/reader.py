@@ -14,7 +14,7 @@ import numpy as np
 
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
-from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Progress, Received, Run, Type
+from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Message, Progress, Received, Run
 from ddptop.protocol.texts import printable
 from ddptop.recording import index as lookup
 from ddptop.recording.disk import open_recording
@@ -239,7 +239,7 @@ class Recording:
     def latest_run(self) -> Run:
         """The newest RUN message: how the run ended, if its collector saw the end."""
         for index in reversed(self._lasting_blocks(clocks=False)):
-            for received in reversed(self._read_messages(index, is_of_type(Type.RUN))):
+            for received in reversed(self._read_messages(index, is_of_type(Run))):
                 if isinstance(received.message, Run):
                     return received.message
         return self.run
@@ -249,7 +249,7 @@ class Recording:
         """Why its disk took nothing any more; None: the recording did not end so."""
         # A recording that stopped has its note in the last block with lasting messages.
         for index in self._lasting_blocks(clocks=False)[-1:]:
-            for received in self._read_messages(index, is_of_type(Type.EVENT)):
+            for received in self._read_messages(index, is_of_type(Event)):
                 event = received.message
                 if isinstance(event, Event) and event.kind == "recording":
                     note = printable(str(event.fields.get("note")))
@@ -310,10 +310,10 @@ class Recording:
             # The block reaches further back than the moment.
             yield from (r for r in self._reader.lasting_messages(self._blocks[index]) if r.t_ns >= from_ns)
 
-    def lasting_with(self, type_: Type) -> Iterator[Received]:
-        """As `lasting_messages`, of the blocks that may hold this type; others are only unpacked."""
+    def lasting_with(self, kind: type[Message]) -> Iterator[Received]:
+        """As `lasting_messages`, of the blocks that may hold such a message; others are only unpacked."""
         for index in self._lasting_blocks(0, clocks=False):
-            if self._reader.may_hold(self._blocks[index], type_):
+            if self._reader.may_hold(self._blocks[index], kind):
                 yield from self._reader.lasting_messages(self._blocks[index])
 
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
@@ -391,7 +391,7 @@ class Recording:
         """The sampling interval of some rank shortly before this moment; 1 where none is recorded."""
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)
         for index in range(stop - 1, max(-1, self.block_at(before_ns - TAIL_NS) - 1), -1):
-            for received in reversed(self._read_messages(index, is_of_type(Type.PROGRESS))):
+            for received in reversed(self._read_messages(index, is_of_type(Progress))):
                 if isinstance(received.message, Progress) and received.t_ns < before_ns:
                     return received.message.detail_every
         return 1

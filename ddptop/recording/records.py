@@ -11,29 +11,20 @@ from typing import Annotated, Any, TypeAlias, cast
 import msgpack
 import msgspec
 
-from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.decoding import UNDECODABLE, decode
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.messages import (
-    KINDS,
+    CODES,
     NAMES,
-    Card,
     Clock,
-    Hello,
     Layout,
-    Logged,
     Membership,
     Message,
-    Progress,
     Received,
-    Replica,
-    Run,
     Steps,
-    Type,
     message_code,
+    select_kinds,
 )
 from ddptop.recording.format import (
     BLOCK,
@@ -53,18 +44,16 @@ from ddptop.recording.format import (
     walk_frames,
 )
 
-PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Disk, Logged, HostUsage, Arrivals)
-"""Messages that matter for a moment only; others are lasting: they hold until a later one replaces them."""
-PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
+PASSING = select_kinds(lambda traits: traits.is_passing)
+_PASSING_CODES = frozenset(map(CODES.__getitem__, PASSING))
 
 COPY_WITHIN = 16
 """A COPY is written behind the block after the one that it is of: so many frames later at most."""
 
-ESSENTIAL = (Run, Hello, Layout, Card, Membership)
-"""Messages without which those that follow cannot be read: they are stored twice."""
+ESSENTIAL = select_kinds(lambda traits: traits.is_essential)
 
 Selector: TypeAlias = "Callable[[int], bool]"
-"""Whether messages of this type are requested."""
+"""Whether messages of the class of this code are requested."""
 
 
 def pack_record(received: Received, body: bytes) -> bytes:
@@ -258,11 +247,11 @@ def decode_messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[
 
     steps: Iterator[Steps] | None = None
     with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
-        steps = iter(decode_steps([record[-1] for kind, record in records if kind == Type.STEPS]))
+        steps = iter(decode_steps([record[-1] for kind, record in records if kind == CODES[Steps]]))
     # Each of thousands of ranks sends the same layout, which takes long to decode and much memory.
     same: dict[bytes, Message] = {}
     for kind, (t_ns, rank, session, seq, body) in records:
-        message = next(steps) if steps is not None and kind == Type.STEPS else same.get(body)
+        message = next(steps) if steps is not None and kind == CODES[Steps] else same.get(body)
         if message is None:
             try:
                 message = decode(body)
@@ -403,13 +392,12 @@ class BlockReader:
         # A corrected block is not passed on raw, since its correction has to be counted.
         return block[0] if block is not None and block[1] else None
 
-    def may_hold(self, entry: BlockEntry, type_: Type) -> bool:
-        """Whether a block may hold a message of this type, by the bytes that such a message begins with; a
+    def may_hold(self, entry: BlockEntry, kind: type[Message]) -> bool:
+        """Whether a block may hold a message of this class, by the bytes that such a message begins with; a
         damaged block may hold any."""
         raw = self.read_raw(entry)
-        kind = KINDS[type_]
         # May be wrong where the same bytes are in another message: it then only costs the decoding.
-        return raw is None or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
+        return raw is None or bytes((0x90 + 1 + len(NAMES[kind]), CODES[kind])) in raw
 
     def read_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:
         """Messages of the selected types, in order."""
@@ -460,26 +448,26 @@ class BlockReader:
             self._lasting_kept += len(kept)
 
 
-def is_any_type(_kind: int) -> bool:
+def is_any_type(_code: int) -> bool:
     """Select messages of every type."""
     return True
 
 
-def is_no_steps(kind: int) -> bool:
+def is_no_steps(code: int) -> bool:
     """Select all but STEPS, which are most of a recording."""
-    return kind != Type.STEPS
+    return code != CODES[Steps]
 
 
-def is_lasting(kind: int) -> bool:
+def is_lasting(code: int) -> bool:
     """Select messages that hold until a later one replaces them."""
-    return kind not in PASSING_TYPES
+    return code not in _PASSING_CODES
 
 
-def is_lasting_but_clock(kind: int) -> bool:
+def is_lasting_but_clock(code: int) -> bool:
     """Select lasting messages but CLOCK, of which a reducer needs only the newest of each host."""
-    return kind != Type.CLOCK and kind not in PASSING_TYPES
+    return code != CODES[Clock] and code not in _PASSING_CODES
 
 
-def is_of_type(type_: Type) -> Selector:
-    """A selector of the messages of one type."""
-    return lambda kind: kind == type_
+def is_of_type(kind: type[Message]) -> Selector:
+    """A selector of the messages of one class."""
+    return lambda code: code == CODES[kind]

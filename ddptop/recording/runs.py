@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings, StepMessages, message_codes
-from ddptop.protocol.messages import CODES, Type
+from ddptop.protocol.messages import CODES, Clock, Steps
 from ddptop.recording.records import BlockReader, Record, Selector, decode_messages, whole_records
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _run_of_blocks(
     records, begins = unpacked
     taken = selected[records.kinds] & (records.heads[0] < before_ns)
     if clocks is not None:
-        of_clocks = records.kinds == int(Type.CLOCK)
+        of_clocks = records.kinds == CODES[Clock]
         for record in records.single_records(np.flatnonzero(taken & of_clocks)):
             # Removed first, so that the order of the dictionary is that of the newest ones.
             clocks.pop(record[2], None)
@@ -158,7 +158,7 @@ def _run_of(records: _Records) -> Iterator[MessageRun]:
     if not len(kinds):
         return
     # Plain numbers: numpy looks for attributes of an enum's member, and drops a Ctrl-C that comes meanwhile.
-    are_steps = kinds == int(Type.STEPS)
+    are_steps = kinds == CODES[Steps]
     step_places = np.flatnonzero(are_steps)
     steps = StepMessages.decoded(records.bodies_at(step_places))
     is_single = np.full(len(kinds), True) if steps is None else ~are_steps

@@ -12,7 +12,6 @@ from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.message_run import MessageRun
-from ddptop.protocol.messages import Type
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
 from ddptop.render.phases import PARTS
@@ -362,7 +361,7 @@ def _find_evidence(recording: Recording) -> list[tuple[int, bool]]:
     """When ranks sent evidence, and whether one sent it by itself at its exit, not asked in a stall."""
     return [
         (received.t_ns, not received.message.number)
-        for received in recording.lasting_with(Type.EVIDENCE)
+        for received in recording.lasting_with(Evidence)
         if isinstance(received.message, Evidence)
     ]
 

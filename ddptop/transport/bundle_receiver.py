@@ -17,7 +17,7 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Hello, Message, Type, message_code
+from ddptop.protocol.messages import TRAITS, Hello, Message, message_code
 from ddptop.transport.bundled_messages import (
     AcceptedEntries,
     Arrived,
@@ -71,8 +71,8 @@ DRAIN_BYTES = 2 << 20
 FEWEST_TOGETHER = 100
 """So many entries that are read at a time take less CPU time together."""
 
-# The two messages of which only the newest counts, so that they need neither a number nor an ack.
-_NOT_NUMBERED = {int(Type.PROGRESS), int(Type.HOSTUSAGE)}
+# Those of which only the newest counts, so that they need neither a number nor an ack.
+_NOT_NUMBERED = {traits.code for traits in TRAITS.values() if traits.is_reading and not traits.is_numbered}
 
 
 class BundleReceiver(Refusals):

@@ -13,20 +13,18 @@ import numpy as np
 
 from ddptop.protocol.decoding import UNDECODABLE, decode, decode_struct, decode_structs
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.hosts import About, Host
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
-from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages, message_codes
+from ddptop.protocol.message_run import COLUMNS, EncodedRun, Readings, StepMessages, message_codes
 from ddptop.protocol.messages import (
     CODES,
-    Clock,
-    Event,
+    TRAITS,
     Message,
     Progress,
     Received,
     Steps,
     message_code,
+    select_kinds,
 )
 from ddptop.transport.bundles import BUNDLE, HEAD_BYTES, HEAD_COLUMNS, MAX_ENTRIES, MAX_WIRE_BYTES
 from ddptop.transport.receiver import NUMBERED
@@ -40,10 +38,10 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-OF_AN_AGENT = (About, Clock, Event)
-"""What an agent numbers; `Host` and `HostUsage` are not numbered."""
+OF_AN_AGENT = select_kinds(lambda traits: traits.is_numbered and "agent" in traits.senders)
+"""What an agent numbers."""
 
-ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
+ABOUT_A_RANK = select_kinds(lambda traits: "about" in traits.senders)
 
 
 @dataclass(slots=True)
@@ -189,17 +187,13 @@ class AcceptedEntries(NamedTuple):
     """By place those that are decoded already."""
 
 
-_USUAL: tuple[tuple[bool, bool, type[Message]], ...] = (
-    (True, True, Steps),
-    (True, True, Memory),
-    (True, True, Disk),
-    (True, False, Progress),
-    (False, True, About),
-    (False, True, Clock),
-    (False, False, HostUsage),
-)
+_USUAL = [
+    ("rank" in TRAITS[kind].senders, TRAITS[kind].is_numbered, kind)
+    for kind in (Steps, About, *COLUMNS)
+    if kind not in ABOUT_A_RANK
+]
 """Messages that are decoded together: whether a rank sends them, and whether they are numbered."""
-_WRAPPED = {CODES[kind]: kind for kind in (Usage, Gpu)}
+_WRAPPED = {CODES[kind]: kind for kind in COLUMNS if kind in ABOUT_A_RANK}
 """What an agent sends in an ABOUT, and is taken as the rank's."""
 
 

@@ -13,28 +13,20 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.evidence import Ask, Evidence, StackSamples
+from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
-from ddptop.protocol.machine import Disk, Memory
 from ddptop.protocol.messages import (
+    CODES,
     Ack,
-    Bye,
-    Card,
-    Event,
     Hello,
-    Layout,
-    Logged,
-    Membership,
     Message,
     Progress,
     Received,
-    Replica,
     Steps,
-    Type,
+    select_kinds,
 )
 from ddptop.protocol.step_rows import valid_parts
 from ddptop.transport.sessions import ReceivedSession, ReceivedSessions
@@ -55,12 +47,9 @@ MAX_HEAD_BYTES = 48
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
 # The second byte of a message of one array: its type, without decoding it.
-_STEPS = bytes([Type.STEPS])
+_STEPS = bytes([CODES[Steps]])
 
-NUMBERED = (
-    *(Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged),
-    *(StackSamples, Arrivals, Disk),
-)
+NUMBERED = select_kinds(lambda traits: traits.is_numbered and "rank" in traits.senders)
 
 
 class MessageHead(NamedTuple):

@@ -18,7 +18,7 @@ from ddptop.cli import find
 from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Phase, Received, Run, Steps, Type
+from ddptop.protocol.messages import CODES, Phase, Received, Run, Steps
 from ddptop.recording.format import MAGIC, BlockEntry
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
@@ -270,7 +270,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
     read_block, whole_block, frame = BlockReader.read_messages, BlockReader.read_raw, Reducer.frame
 
     def counted_read(reader: BlockReader, entry: BlockEntry, selects: Selector) -> list[Received]:
-        if selects(Type.STEPS):
+        if selects(CODES[Steps]):
             blocks.append(entry.offset)
         return read_block(reader, entry, selects)
 

@@ -37,6 +37,8 @@ from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
 from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import (
     CODES,
+    KINDS,
+    TRAITS,
     UNKNOWN_OWN_TIME,
     Ack,
     AlikeRows,
@@ -58,7 +60,6 @@ from ddptop.protocol.messages import (
     State,
     StepRow,
     Steps,
-    Type,
     message_code,
 )
 from ddptop.protocol.step_columns import decode_steps
@@ -130,15 +131,16 @@ MESSAGES: list[Message] = [
 ]
 
 
-def test_every_type_is_tried_here() -> None:
-    assert {type(message).__name__.upper() for message in MESSAGES} == {kind.name for kind in Type}
+def test_every_type_is_declared_and_tried_here() -> None:
+    assert {*map(type, MESSAGES)} == set(TRAITS) == set(get_args(Message))
+    assert len(KINDS) == len(TRAITS), "each has a code of its own"
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_survives_the_wire(message: Message) -> None:
     data = encode(message)
     assert decode(data) == message
-    code = Type[type(message).__name__.upper()]
+    code = TRAITS[type(message)].code
     assert msgpack.unpackb(data)[0] == code
     assert message_code(data) == (0 if isinstance(message, Hello) else code), "others have 14 fields at most"
 

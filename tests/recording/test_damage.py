@@ -21,13 +21,13 @@ from ddptop.cli.main import main
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_WORLD
-from ddptop.protocol.messages import Event, Progress, Received, Steps, Type
+from ddptop.protocol.messages import Event, Progress, Received, Steps
 from ddptop.recording import disk
 from ddptop.recording import records as records_module
 from ddptop.recording import writer as writer_module
 from ddptop.recording.index import load_contents
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.recording.records import BlockReader, pack_record
+from ddptop.recording.records import BlockReader, is_of_type, pack_record
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import frame_at
 from tests.faults.row import CannotTryError
@@ -125,11 +125,10 @@ def test_only_what_cannot_be_read_of_a_block_is_lost(
     for received in records:
         writer.add(received, encode(received.message))
     writer.close()
-    code = Type[selected.__name__.upper()]
     with path.open("rb") as file:
         *_, entry = load_contents(file.fileno(), path.stat().st_size).blocks
         reader = BlockReader(file.fileno())
-        messages = reader.read_messages(entry, lambda kind: kind == code)
+        messages = reader.read_messages(entry, is_of_type(selected))
         before = records[len(records) - entry.summary.records : 20]
         assert messages == [received for received in before if isinstance(received.message, selected)]
         assert (reader.unreadable, reader.lost) == (1, 10)

@@ -18,6 +18,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.cli.main import main
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
+from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import Host, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import MessageRun, Readings, StepMessages
@@ -33,7 +34,6 @@ from ddptop.protocol.messages import (
     Replica,
     Run,
     Steps,
-    Type,
 )
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
@@ -136,7 +136,7 @@ def test_blocks_are_searched_for_a_type_only_where_something_lasts(tmp_path, mon
     with Recording.open(path) as recording:
         blocks = recording.blocks_until(recording.end_ns)
         lasting = [at for at in range(blocks) if recording.block_summary(at).lasting % CLOCKS]
-        assert [*recording.lasting_with(Type.EVIDENCE)] == []
+        assert [*recording.lasting_with(Evidence)] == []
     assert 0 < len(searched) == len(lasting) < blocks
 
 

@@ -148,6 +148,11 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "Start it with num_workers=0, which shows the error's own traceback. Read the output of rank {rank}.",
     ),
     (
+        re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|HIP out of memory"),
+        "Use smaller batches with more accumulation steps, or activation checkpointing, on rank {rank}. "
+        "nvidia-smi on {host} shows whether another process holds its GPU's memory.",
+    ),
+    (
         re.compile(r"Duplicate GPU detected"),
         "Give each rank a GPU of its own: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
         "anything is moved to the GPU.",

@@ -372,6 +372,17 @@ def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(sta
     assert stage.said("failed_rank") == [said]
 
 
+def test_an_exit_code_that_becomes_known_later_replaces_the_good_order(stage) -> None:
+    stage.say(1, Bye(stage.now_ns, "finished"))
+    raises(stage, 0, RESET, BACKWARD, load(61))
+    early = "rank 1 exited before the end of training at step 40"
+    assert stage.said("failed_rank")[-1] == early
+    stage.tell("exit", 1, exit_code=3, signal=None)
+    found = stage.frame()
+    assert verdict(found).line() == "■ LOST · rank 1 exited with code 3 at step 40"
+    assert (found.deaths[0].rank, found.deaths[0].exit_code) == (1, 3)
+
+
 def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) -> None:
     finishes(stage, 1)
     for rank in (0, 2, 3):

@@ -145,8 +145,9 @@ def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     at_step = f" at step {rank_state.step if step is None else step:,}"
     if rank_state.left_alone:
         return f"failed in {_collective_of(rank_state)}{where}: {rank_state.left_alone}"
-    code = 0 if rank_state.left_early else rank_state.exit_code
-    return exit_phrase(rank_state.signal, code, reason(rank_state), at=at_step, detail=where)
+    if rank_state.left_early and rank_state.exit_code is None and rank_state.signal is None:
+        return f"exited before the end of training{at_step}"
+    return exit_phrase(rank_state.signal, rank_state.exit_code, reason(rank_state), at=at_step, detail=where)
 
 
 def exit_known(rank_state: RankState) -> bool:

@@ -256,7 +256,7 @@ def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
         frame, events=(*frame.events, replace(frame.events[-1], kind="process", message="another one"))
     )
     assert "another one" in sketch(FakeSource(later), (80, 24))
-    assert frame.events[-1].message in sketch(FakeSource(frame), (160, 50), "5"), "the page of events has all"
+    assert frame.events[-1].message in sketch(FakeSource(frame), (220, 50), "5"), "the page of events has all"
 
 
 def test_the_overview_says_what_to_try() -> None:

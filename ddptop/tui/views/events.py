@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
@@ -12,9 +13,15 @@ from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, draw_rule, highlight_matches, of_severity
 from ddptop.render.text import fit_text, wrap_lines
 from ddptop.tui import match
-from ddptop.tui.scene import Page, PageLayout, Place, Scene
+from ddptop.tui.keys import Do
+from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
+from ddptop.tui.views.event_detail import begin_of, describe_subject, draw_event_detail
+from ddptop.tui.views.moment import draw_around, draw_before_and_after, reach_s
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
+from ddptop.tui.views.rank_cells import rank_panel
+from ddptop.tui.views.rank_table import draw_ranks_now
 
 ASIDE = 4
 """Cells between two events on one line."""
@@ -104,6 +111,12 @@ ROOM_FOR_IT = 12
 NARROW = 70
 """Cells below which alerts are shortened."""
 
+MAP_FROM = 44
+"""Lines of a page with panels from which one of them is the map of ranks."""
+
+CHART_PART = 4
+"""On a page with panels, each of its two charts has one of so many parts of the lines."""
+
 
 def list_events(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
     """The alerts, then the events (newest first) that pass the filter: the cursor goes through them."""
@@ -145,6 +158,101 @@ def _draw_in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list
     return [Line(part) for part in wrap_lines(text, width, IN_FULL)]
 
 
+def _draw_alerts(scene: Scene, alerts: list[Alert], cursor: int, width: int, most: int) -> list[Line]:
+    """The first alerts, and how many more there are."""
+    pattern = match.highlight_pattern(scene.place.searched)
+    lines = [
+        _draw_chosen(
+            index == cursor,
+            highlight_matches(draw_alert(scene, alert, width < NARROW), pattern),
+            index,
+            width,
+        )
+        for index, alert in enumerate(alerts[:most])
+    ]
+    if not alerts:
+        none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
+        lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
+    hidden = len(alerts) - most
+    return [*lines, Line(f"  and {hidden:,} more", "dim")] if hidden > 0 else lines
+
+
+class EventLists(NamedTuple):
+    """The panels of alerts and of events, and the place of the cursor in both."""
+
+    panels: tuple[Panel, Panel]
+    scroll: Scroll
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the line under the cursor has no room for its message."""
+        lines = (line for panel in self.panels for line in panel.lines if line.target == self.scroll.cursor)
+        return any(str(line).endswith("…") for line in lines)
+
+
+def _list_events(scene: Scene, width: int, height: int) -> EventLists:
+    """Alerts above, logged events below, in `height` lines."""
+    alerts, happened = _filter_events(scene.frame, scene.place.event_filter)
+    n_alerts, typed = len(alerts), _describe_filter(scene, width)
+    cursor = min(max(scene.place.scroll.cursor, 0), max(0, n_alerts + len(happened) - 1))
+    above = _draw_alerts(scene, alerts, cursor, width, max(1, (height - 2) // 3))
+    # The list stays where it is while the cursor is among the alerts.
+    scroll = replace(scene.place.scroll, cursor=max(0, cursor - n_alerts))
+    scroll, shown = scroll.fitted(len(happened), height - len(above) - 2 - (not happened))
+    pattern = match.highlight_pattern(scene.place.searched)
+    below = []
+    for index in shown:
+        line = highlight_matches(draw_event(scene, happened[index]), pattern)
+        below.append(_draw_chosen(n_alerts + index == cursor, line, n_alerts + index, width))
+    if not happened:
+        none = "no event matches" if scene.frame.events else "nothing has happened yet"
+        below.append(Line(f"  {none}", "dim"))
+    panels = (
+        Panel(f"{counted(n_alerts, 'alert')} now", above, len(above) + 1, figure=typed),
+        Panel(f"{counted(len(happened), 'event')}, newest first", below, height - len(above) - 1),
+    )
+    return EventLists(panels, replace(scroll, cursor=cursor))
+
+
+def _draw_wide(scene: Scene, width: int, height: int) -> Page:
+    """The lists, and below them the steps around the chosen one; beside them what is known of it."""
+    left = width // 2
+    right, chart_height, inner = width - left, height // CHART_PART, width - left - BORDER
+    lists = _list_events(scene, left, height - 2 * chart_height)
+    events = list_events(scene.frame, scene.place.event_filter)
+    if not events:
+        ranks = Panel(
+            "ranks now", draw_ranks_now(scene, inner, height - 1), key="1", opens=Do.VIEW("overview")
+        )
+        columns = [PanelColumn(left, lists.panels), PanelColumn(right, [ranks])]
+        return Page(draw_band(columns, height), PageLayout(lists.scroll))
+    chosen = events[lists.scroll.cursor]
+    at_s, sign = begin_of(chosen) - scene.frame.run.started_at, of_severity(chosen.severity, chosen.kind)
+    steps, losses = (
+        draw_around(scene, at_s, sign, left - 1, chart_height - 1, losses=losses) for losses in (False, True)
+    )
+    world = len(scene.frame.ranks.state)
+    n_map = chart_height if world > 1 and height >= MAP_FROM else 0
+    n_detail = height - chart_height - n_map
+    detail = Panel(
+        condition_of(scene.clean(chosen.kind)).title,
+        draw_event_detail(scene, chosen, inner, n_detail - 1, is_cut=lists.is_cut),
+        n_detail,
+        figure=describe_subject(scene, chosen),
+    )
+    around = f"the step in the {age(reach_s(scene.frame, at_s))} before and after it"
+    beside = [detail, Panel(around, draw_before_and_after(scene, at_s, inner))]
+    if n_map:
+        at_rank = world if chosen.rank is None else chosen.rank
+        beside.insert(1, replace(rank_panel(scene, right, n_map, at_rank), height=n_map))
+    charts = [
+        Panel(f"{what} around it", lines, chart_height)
+        for what, lines in (("step time", steps), ("loss", losses))
+    ]
+    columns = [PanelColumn(left, [*lists.panels, *charts]), PanelColumn(right, beside)]
+    return Page(draw_band(columns, height), PageLayout(lists.scroll))
+
+
 class EventsView(View):
     """Alerts and logged events."""
 
@@ -156,40 +264,17 @@ class EventsView(View):
     filter_hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        """Alerts above, logged events below, one cursor for both; what is under it in full at the foot."""
-        alerts, happened = _filter_events(scene.frame, scene.place.event_filter)
-        total = len(alerts) + len(happened)
-        cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
-        pattern = match.highlight_pattern(scene.place.searched)
-        shown_alerts = alerts[: max(1, (height - 2) // 3)]
-        lines = [draw_rule(width, f"{counted(len(alerts), 'alert')} now", _describe_filter(scene, width))]
-        for index, shown_alert in enumerate(shown_alerts):
-            line = highlight_matches(draw_alert(scene, shown_alert, width < NARROW), pattern)
-            lines.append(_draw_chosen(index == cursor, line, index, width))
-        if not shown_alerts:
-            none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
-            lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
-        hidden = len(alerts) - len(shown_alerts)
-        lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
-        lines.append(draw_rule(width, f"{counted(len(happened), 'event')}, newest first"))
-        if not happened:
-            none = "no event matches" if scene.frame.events else "nothing has happened yet"
-            lines.append(Line(f"  {none}", "dim"))
-        full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
-        before = len(alerts)
-        # The list stays where it is while the cursor is among the alerts.
-        scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
-        scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
-        for index in shown:
-            line = highlight_matches(draw_event(scene, happened[index]), pattern)
-            lines.append(_draw_chosen(before + index == cursor, line, before + index, width))
+        """Alerts above, logged events below, one cursor for both; more of what is under it beside them, or at
+        the foot in full."""
+        if has_panels(width, height):
+            return _draw_wide(scene, width, height)
+        events = list_events(scene.frame, scene.place.event_filter)
+        full = IN_FULL + 1 if height >= ROOM_FOR_IT and events else 0
+        lists = _list_events(scene, width, height - full)
+        lines = draw_band([PanelColumn(width, lists.panels)], height - full)
         if full:
-            lines += [Line()] * (height - full - len(lines))
-            lines += [
-                draw_rule(width),
-                *_draw_in_full(scene, list_events(scene.frame, scene.place.event_filter)[cursor], width),
-            ]
-        return Page(lines, PageLayout(replace(scroll, cursor=cursor)))
+            lines += [draw_rule(width), *_draw_in_full(scene, events[lists.scroll.cursor], width)]
+        return Page(lines, PageLayout(lists.scroll))
 
     def filter_text(self, place: Place) -> str:
         """The filter of events."""

@@ -90,8 +90,8 @@ def _searched_words(host: HostFigures) -> list[str]:
     return [*words, "collector"] if host.collector else words
 
 
-def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
-    """The host under the cursor in words; `state`: as in the list."""
+def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
+    """The host in words; `state`: as the list has it, None: that of the host itself."""
     first = Line(scene.clean(host.name) or UNKNOWN, "strong")
     text, role = state or host_state_piece(host, UNREACHABLE_WIDTH, scene.frame.source)
     index = host_index(scene.frame.ranks.host)
@@ -225,7 +225,7 @@ class HostsView(View):
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
-            lines += [draw_rule(width), *_draw_detail(scene, hosts[scroll.cursor], state_now, width)]
+            lines += [draw_rule(width), *draw_host(scene, hosts[scroll.cursor], state_now, width)]
         return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:

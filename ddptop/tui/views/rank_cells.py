@@ -171,10 +171,13 @@ def _plan_cells(hosts: HostTable, width: int, room: int) -> CellPlan:
         plan = _fit_hosts(CellPlan(cell, 1, n_hosts, 1, name, above), n_columns, (width, room))
         if plan is not None:
             return plan
-    n_blocks = max(1, (width + GAP) // (label + 1 + n_columns + GAP))
-    rows = min(n_hosts, room * n_blocks)
-    folded = label + len(f"+{n_hosts // max(1, rows)}")
-    return CellPlan(1, 1, rows, min(n_hosts, room), min(folded, LONGEST_NAME + 1))
+    for n_blocks in range(max(1, (width + GAP) // (label + 1 + n_columns + GAP)), 0, -1):
+        rows = min(n_hosts, room * n_blocks)
+        folded = min(label + len(f"+{n_hosts // max(1, rows)}"), LONGEST_NAME + 1)
+        plan = CellPlan(1, 1, rows, min(n_hosts, room), folded)
+        if plan.width(n_columns) <= width:
+            break
+    return plan
 
 
 def _fit_hosts(plan: CellPlan, n_columns: int, room: tuple[int, int]) -> CellPlan | None:

@@ -152,7 +152,8 @@ def _describe_host(scene: Scene, rank: int) -> str:
     return f"{host or UNKNOWN} · {device or UNKNOWN}"
 
 
-def _draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
+def draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
+    """Where the rank is, how far it has come, and its figures that no chart and no table of this page has."""
     ranks = scene.frame.ranks
     text, role = state_piece(scene, rank, LONG)
     starts = ranks.incarnation[rank]
@@ -346,7 +347,7 @@ COUNTS = sorted(
 """Figures that have no place in a chart or table of this page."""
 
 
-def _draw_samples(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
+def draw_samples(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     """Which line takes its time: while it is slow in that place, else in the last step that lasted long."""
     late, sampled = scene.frame.straggler, scene.frame.sampled
     stack = None if late is None else stack_of_straggler(sampled, late, rank)
@@ -392,7 +393,7 @@ class RankView(OneRankView):
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
             return Page([draw_rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
-        facts = [*_draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
+        facts = [*draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
         why, states = draw_reason(scene, rank, width), draw_rule(width, f"rank {rank}")
@@ -405,13 +406,13 @@ class RankView(OneRankView):
             fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
             lines = [states, *why, *([state] if fits else []), *times]
             advice = draw_action(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
-            lines += _draw_samples(scene, rank, width, (height - len(lines) - len(advice)) // 2)
+            lines += draw_samples(scene, rank, width, (height - len(lines) - len(advice)) // 2)
             lines += draw_changes(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
             lines += advice
             lines += [draw_rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
             lines += times[: max(0, height - len(lines))]
-            lines += _draw_samples(scene, rank, width, (height - len(lines)) // 2)
+            lines += draw_samples(scene, rank, width, (height - len(lines)) // 2)
         room = height - len(lines) - 1
         focus = scene.frame.focus
         if focus is None or focus.rank != rank:

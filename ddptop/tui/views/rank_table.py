@@ -26,7 +26,7 @@ from ddptop.render.text import fit_text, text_width
 from ddptop.render.trouble import as_of
 from ddptop.tui import match
 from ddptop.tui.keys import Do
-from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
+from ddptop.tui.scene import HostFolds, Place, Scene, Scroll, TableRows, host_of, host_row
 from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, order_rows, worst_is_first
 
 if TYPE_CHECKING:
@@ -146,6 +146,26 @@ def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
         lines.append(_draw_hidden(scene, rows, width))
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
+    return lines
+
+
+def draw_ranks_now(scene: Scene, width: int, height: int, passing: str = "") -> list[Line]:
+    """The table of ranks on another page, from its first row: without a cursor, a click opens a rank.
+    `passing`: a filter."""
+    place = scene.place
+    own_place = replace(
+        place,
+        scrolls={**place.scrolls, place.view: Scroll()},
+        filter=passing,
+        follow=False,
+        folds=HostFolds(grouped=False if passing else None),
+    )
+    scene = scene.at(own_place)
+    rows = rank_rows(scene, width, height)
+    lines = draw_rank_table(scene, replace(rows, cursor=None), width)
+    for line in lines:
+        if line.target is not None:
+            line.spot(0, width, Do.RANK(rows.table.rank(line.target)))
     return lines
 
 

@@ -143,9 +143,13 @@ def draw_changes(scene: Scene, rank: int, width: int) -> list[Line]:
             sign, role = of_severity(event.severity, event.kind)
             line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
             lines.append(line.add(scene.clean(event.message)))
-    differs = scene.clean(" · ".join(differences(frame, rank)))
-    lines += [Line("  ").add(text) for text in wrap_lines(differs, width - 2)] if differs else []
-    return [line.cut(width) for line in lines]
+    return [line.cut(width) for line in (*lines, *draw_differences(scene, rank, width))]
+
+
+def draw_differences(scene: Scene, rank: int, width: int) -> list[Line]:
+    """In what the rank's process, GPU and host differ from those of the others."""
+    differs = scene.clean(" · ".join(differences(scene.frame, rank)))
+    return [Line("  ").add(text) for text in wrap_lines(differs, width - 2)] if differs else []
 
 
 def _draw_since(scene: Scene, alert: Alert, width: int) -> list[Line]:

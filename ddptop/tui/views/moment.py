@@ -1,0 +1,111 @@
+"""The steps around a moment: times and losses in a chart, and the parts of a step before and after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.numbers import age, fixed, known
+from ddptop.render.line import Line
+from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pair, pairs_head
+from ddptop.tui.views.charts import find_happened
+from ddptop.tui.views.curve import STACK, Curve, draw_chart, draw_look
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
+    from ddptop.frames.history import History
+    from ddptop.render.line import Piece
+    from ddptop.tui.scene import Scene
+
+SPANS_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 10_800.0)
+"""How far a chart may reach on either side: a few lengths, so that it seldom changes."""
+
+NO_PARTS = np.full(len(STACK) + 1, np.nan)
+
+STEPS_AROUND = 100
+"""Steps on either side that a chart has at least."""
+
+
+def reach_s(frame: Frame, at_s: float) -> float:
+    """How far a chart around a moment reaches on either side, in seconds: to some steps, if there are any."""
+    needed_s, time_s = STEPS_AROUND * (frame.group.step_ms_p50 or 0.0) / 1e3, frame.history.time_s
+    nearest_s = float(np.abs(time_s - at_s).min()) if len(time_s) else 0.0
+    needed_s = max(needed_s, 2 * nearest_s)
+    return next((span_s for span_s in SPANS_S if span_s >= needed_s), SPANS_S[-1])
+
+
+def draw_around(
+    scene: Scene, at_s: float, sign: Piece, width: int, height: int, *, losses: bool = False
+) -> list[Line]:
+    """The step times around a moment, in seconds since the run began, or the losses. `sign`: marks it."""
+    history, reach = scene.frame.history, reach_s(scene.frame, at_s)
+    newest_s = float(history.time_s[-1]) if len(history.time_s) else at_s
+    end_s = max(at_s, min(at_s + reach, newest_s))
+    begin_s = max(0.0, end_s - 2 * reach)
+    first, stop = np.searchsorted(history.time_s, (begin_s, end_s)).tolist()
+
+    def part(values: Column) -> Column:
+        # The axis has this length whatever steps are there.
+        return np.concatenate([[np.nan], values[first:stop], [np.nan]])
+
+    x = np.concatenate([[begin_s], history.time_s[first:stop], [end_s]])
+    happened = find_happened(scene)
+    happened = replace(happened, events=(*happened.events, (at_s, *sign)))
+    mean = draw_look("edge", scene.ascii_only, " mean" if losses else " p50")
+    if losses:
+        curve = Curve(
+            [Line("loss", "dim"), mean, Line("┄ worst", "faint")], x, part(history.loss_mean), "area",
+            behind=part(history.loss_max), happened=happened,
+        )  # fmt: skip
+    else:
+        waiting = draw_look("wait", scene.ascii_only, " waiting")
+        curve = Curve(
+            [Line("step ms", "dim"), mean, waiting, Line("┄ p95", "faint")], x, part(history.step_ms), "area",
+            waste=part(history.wait_ms), zero=True, band=True, happened=happened,
+            early=max(0, history.early - first) + 1, p95=part(history.step_p95_ms),
+        )  # fmt: skip
+    return draw_chart(curve, width, height, scene.ascii_only).lines
+
+
+def draw_before_and_after(scene: Scene, at_s: float, width: int) -> list[Line]:
+    """Each part of the step, mean over ranks and over the steps before a moment, and over those after it."""
+    history, reach = scene.frame.history, reach_s(scene.frame, at_s)
+    bounds = np.searchsorted(history.time_s, (at_s - reach, at_s, at_s + reach), side="right").tolist()
+    before, after = (_mean_parts(history, *ends) for ends in pairwise(bounds))
+    if before is None and after is None:
+        return [Line(f"no step is known within {age(reach)} of it", "faint")]
+    before, after = (NO_PARTS if parts is None else parts for parts in (before, after))
+    longest = tuple(float(np.nan_to_num(parts[:-1]).max(initial=0.0)) for parts in (before, after))
+    scale = (longest[0], longest[1])
+    lines = [pairs_head("after", width, scale, "before", "ms, mean over ranks")]
+    names = [*STACK]
+    for part in (part for part in PARTS if part.name in STACK):
+        index = names.index(part.name)
+        pair = float(after[index]), float(before[index])
+        lines.append(draw_pair(part, *pair, scale, width, scene.ascii_only))
+    line = Line(f"  {'step':<{PAIR_NAME}}").add(f"{fixed(_whole_step(after)):>{PAIR_NUMBER}}", "strong")
+    return [*lines, line.add(f"{fixed(_whole_step(before)):>{PAIR_NUMBER}}", "dim")]
+
+
+def _whole_step(parts: Column) -> float:
+    """What the parts add up to; where one is not known, the median over ranks."""
+    whole = float(parts[:-1].sum())
+    return whole if known(whole) else float(parts[-1])
+
+
+def _mean_parts(history: History, first: int, stop: int) -> Column | None:
+    """(parts of STACK and the step) mean ms over some points, each of them for as many steps as it has; None:
+    there is no point."""
+    if first >= stop:
+        return None
+    steps = np.ones(len(history.step))
+    steps[: history.early] = np.maximum(1.0, np.diff(history.step[: history.early], prepend=0.0))
+    columns = np.stack([getattr(history, name)[first:stop] for name in (*STACK.values(), "step_ms")])
+    is_known = np.isfinite(columns)
+    weight = (is_known * steps[first:stop]).sum(axis=1)
+    total = (np.where(is_known, columns, 0.0) * steps[first:stop]).sum(axis=1)
+    return np.asarray(np.divide(total, weight, out=np.full(len(columns), np.nan), where=weight > 0))

@@ -119,7 +119,7 @@ def _draw_moment(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[
             step.add(f", {counted(since, 'step')} ago", "dim")
         parts.append(step)
     if (ended_s := _end_of(frame, chosen)) is not None:
-        parts.append(Line(f"over after {age(ended_s - begin_s)}", "good"))
+        parts.insert(1, Line(f"over after {age(ended_s - begin_s)}", "good"))
     return [join_parts(parts, width)]
 
 

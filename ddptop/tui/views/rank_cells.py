@@ -171,13 +171,12 @@ def _plan_cells(hosts: HostTable, width: int, room: int) -> CellPlan:
         plan = _fit_hosts(CellPlan(cell, 1, n_hosts, 1, name, above), n_columns, (width, room))
         if plan is not None:
             return plan
+    plans = []
     for n_blocks in range(max(1, (width + GAP) // (label + 1 + n_columns + GAP)), 0, -1):
         rows = min(n_hosts, room * n_blocks)
         folded = min(label + len(f"+{n_hosts // max(1, rows)}"), LONGEST_NAME + 1)
-        plan = CellPlan(1, 1, rows, min(n_hosts, room), folded)
-        if plan.width(n_columns) <= width:
-            break
-    return plan
+        plans.append(CellPlan(1, 1, rows, min(n_hosts, room), folded))
+    return next((plan for plan in plans if plan.width(n_columns) <= width), plans[-1])
 
 
 def _fit_hosts(plan: CellPlan, n_columns: int, room: tuple[int, int]) -> CellPlan | None:

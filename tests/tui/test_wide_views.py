@@ -1,0 +1,64 @@
+"""Wide screens: the panels beside and below what a view lists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddptop.frames.frame import LoggedEvent
+from tests.frames.ledgers import checkpoints
+from tests.tui.drive import Sketch
+from tests.tui.fake import NOW, FakeSource, straggler
+from tests.tui.troubles import missing
+
+WIDE = (160, 50)
+
+
+def titles(person: Sketch) -> dict[int, str]:
+    """The rules of a page, by their lines: without what stands in them."""
+    lines = person.text().splitlines()
+    return {
+        row: re.sub(r"[^┬┼┤├┴]", "─", line) for row, line in enumerate(lines) if "──" in line[:3] + line[-3:]
+    }
+
+
+def test_what_is_known_of_an_event_stands_beside_the_list() -> None:
+    ledger = checkpoints()
+    waited_for = tuple(replace(row, rank=1) for row in ledger.run.waited_for)
+    frame = replace(straggler(), ledger=replace(ledger, run=replace(ledger.run, waited_for=waited_for)))
+    person = Sketch(FakeSource(frame), WIDE)
+    text = person.press("5")
+    assert "rank 1 takes 20.3 ±0.1 ms longer in 96% of steps" in text
+    assert re.search(r"data +21\.5 +1\.3 +\+20\.2", text), "beside the other ranks"
+    assert re.search(r"wait +20\.3 +0\.2 +\+20\.1", text), "after and before it became slow"
+    assert "try   Speed up the data loading of rank 1" in text
+    assert "rank-seconds" in text
+    rules = titles(person)
+    text = person.press("down", "down")
+    assert "rank 1 takes" not in text and "9 min ago" in text
+    assert titles(person) == rules, "nothing moves with the cursor"
+
+
+def test_a_click_beside_the_list_leaves_the_cursor_alone() -> None:
+    person = Sketch(FakeSource(straggler()), WIDE)
+    person.press("5")
+    rows = [line for line in person.lines if line.target is not None]
+    assert len(rows) == 3
+    for line in rows:
+        assert any(begin <= 120 < end and action is None for begin, end, action in line.spots)
+        assert not any(begin <= 10 < end for begin, end, _ in line.spots)
+
+
+def test_what_lasts_and_what_is_over_are_told_apart() -> None:
+    frame = missing()
+    earlier = LoggedEvent(NOW - 300, "straggler", "warning", 2, 4_000, "rank 2 became slow")
+    over = LoggedEvent(NOW - 260, "straggler_end", "info", 2, 4_900, "rank 2 is no longer slow")
+    frame = replace(frame, events=(frame.events[0], earlier, over, *frame.events[1:]))
+    person = Sketch(FakeSource(frame), WIDE)
+    text = person.press("5")
+    assert "while True: self.lock.acquire()" in text and "try: find out what holds rank 1" in text
+    for _ in range(4):
+        text = person.press("down")
+        if "over after 40 s" in text:
+            break
+    assert "over after 40 s" in text and "self.lock.acquire" not in text and "rank 2 now" in text

@@ -176,12 +176,13 @@ def certainty(values: Column) -> float:
 
 def certainties(series: Column) -> Column:
     """(k,) mean divided by standard error of each time series (`standard_errors`)."""
-    return certainties_of_packed(*pack_known(series.astype(np.float64)))
+    values, counts = pack_known(series.astype(np.float64))
+    return certainties_of_packed(values, counts, np.sort(values, axis=-1))
 
 
-def certainties_of_packed(values: Column, counts: Indices) -> Column:
-    """`certainties` of series as `pack_known` returns them."""
-    averages, errors = _errors_of_packed(values, counts)
+def certainties_of_packed(values: Column, counts: Indices, ordered: Column) -> Column:
+    """`certainties` of series as `pack_known` returns them; `ordered`: the same, each in order."""
+    averages, errors = _errors_of_packed(values, counts, ordered)
     sure = np.where((errors == 0) & (averages != 0), np.copysign(np.inf, averages), 0.0)
     return np.divide(averages, errors, out=sure, where=errors > 0)
 
@@ -200,14 +201,15 @@ def standard_errors(series: Column) -> tuple[Column, Column]:
     is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
     outside the quartiles.
     """
-    return _errors_of_packed(*pack_known(series.astype(np.float64)))
+    values, counts = pack_known(series.astype(np.float64))
+    return _errors_of_packed(values, counts, np.sort(values, axis=-1))
 
 
-def _errors_of_packed(values: Column, counts: Indices) -> tuple[Column, Column]:
+def _errors_of_packed(values: Column, counts: Indices, ordered: Column) -> tuple[Column, Column]:
     if values.shape[1] < 2:
         return np.full(len(values), np.nan), np.full(len(values), np.nan)
-    few, counts, in_row = counts < 2, np.maximum(counts, 2), np.arange(values.shape[1]) < counts[:, None]
-    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+    few, counts = counts < 2, np.maximum(counts, 2)
+    in_row = np.arange(values.shape[1]) >= values.shape[1] - counts[:, None]
     low, high = (element_at(ordered, (share * counts).astype(np.int64))[:, None] for share in (0.25, 0.75))
     values = np.where(in_row, np.clip(values, low - 2 * (high - low), high + 2 * (high - low)), 0.0)
     averages = values.sum(axis=-1) / counts
@@ -223,14 +225,13 @@ def _errors_of_packed(values: Column, counts: Indices) -> tuple[Column, Column]:
 
 
 def pack_known(series: Column) -> tuple[Column, Indices]:
-    """(k, m) the known values of each row, in their order, with NaN behind them; and (k,) how many there are,
-    at most m. `series`: (k, n)."""
+    """(k, n) the known values of each row, in their order, behind NaN; and (k,) how many there are."""
     unknown = np.isnan(series)
     counts = series.shape[1] - unknown.sum(axis=-1)
-    if not unknown.any():
+    if not (unknown[:, 1:] & ~unknown[:, :-1]).any():  # they are already
         return series, counts
-    packed = np.full((len(series), counts.max(initial=0)), np.nan, series.dtype)
-    packed[np.arange(packed.shape[1]) < counts[:, None]] = series[~unknown]
+    packed = np.full(series.shape, np.nan, series.dtype)
+    packed[np.arange(series.shape[1]) >= series.shape[1] - counts[:, None]] = series[~unknown]
     return packed, counts
 
 

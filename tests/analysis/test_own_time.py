@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps import evaluate, formulas
 from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, PART_COLUMNS, PLACES, StepWindow
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean
+from ddptop.recording.reader import Recording
 from ddptop.render.phases import Breakdown
 from ddptop.render.plain import draw_frame
-from tests.made_up_run import feed_together
+from tests.made_up_run import START_NS, World, feed_runs, feed_together, write
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {
@@ -365,3 +366,39 @@ def test_figures_do_not_depend_on_how_steps_were_batched(make_world, no_detail: 
     histories = [reducer.frame(0).history for reducer in (at_once, one_by_one)]
     for name in COLUMNS:
         np.testing.assert_array_equal(*[getattr(history, name) for history in histories])
+
+
+@pytest.fixture(scope="module")
+def slow_for_a_time(tmp_path_factory):
+    """A recording of three ranks: one fetches slowly for 200 steps, later another is slow now and then."""
+    world = World(3, own=True, detail_every=4)
+
+    def before_step() -> None:
+        delays = {0: 8_000 if 80 <= world.step < 280 else 0, 1: 50_000 * (world.step >= 400)}
+        world.delays = {(0, "data"): delays[0], (1, "forward"): delays[1] if world.step % 16 == 0 else 0}
+
+    path = tmp_path_factory.mktemp("blocks") / "slow.ddptop"
+    write(path, [world.run(), *world.introduce(), *world.steps(600, batch=50, before_step=before_step)])
+    return path
+
+
+@pytest.mark.parametrize("size", [1, 37, 500])
+def test_what_a_recording_says_does_not_depend_on_the_size_of_a_block(
+    slow_for_a_time, monkeypatch, size: int
+) -> None:
+    def read():
+        """The last frame of all, and the changes of the flag."""
+        reducer = Reducer()
+        with Recording.open(slow_for_a_time) as recording:
+            feed_runs(reducer, recording)
+        return reducer.frame(START_NS), [*reducer.state.figures.flags.changes]
+
+    frame, changes = read()
+    monkeypatch.setattr(evaluate, "BATCH", size)
+    other_frame, other_changes = read()
+    patterns = [verdict.flag and verdict.flag.pattern for verdict in changes]
+    assert patterns == [None, "persistent", None, "intermittent"]
+    assert repr(changes) == repr(other_changes)
+    assert snapshot(frame) == snapshot(other_frame)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(frame.history, name), getattr(other_frame.history, name))

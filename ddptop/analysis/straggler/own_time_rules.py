@@ -166,25 +166,32 @@ def lasting(over: Column, wall: Column, first: Indices) -> Column:
     if not enough.any():
         return levels
     known, counts, since, wall = known[enough], counts[enough], since[enough], wall[enough]
-    half, place = counts // 2, np.arange(known.shape[1])
-    early = place < half[:, None]
-    until, begin = int(half.max()), int(half.min())  # the rest of either half is NaN
-    halves = (
-        np.sort(np.where(early, known, np.nan)[:, :until], axis=-1),
-        np.sort(np.where(early, np.nan, known)[:, begin:], axis=-1),
-    )
     ordered = np.sort(known, axis=-1)
     level = (element_at(ordered, (counts - 1) // 2) + element_at(ordered, counts // 2)) / 2
     step = median(np.where(since, wall, np.nan))
-    parts = zip((ordered, *halves), (counts, half, counts - half), strict=True)
-    low = np.min([element_at(part, (LOW * size).astype(np.int64)) for part, size in parts], axis=0)
     shares, scattered, alike = np.array(STEPS_NEEDED).T[..., None]
     row = (level >= shares * step).argmax(axis=0)
-    needed = np.where(low >= ALIKE_SHARE * level, alike[row, 0], scattered[row, 0])
-    late = (level >= np.maximum(FLAG_MS, FLAG_SHARE * step)) & (low >= LOW_SHARE * level) & (counts >= needed)
-    late[late] = certainties_of_packed(known[late], counts[late]) >= ERRORS
+    is_alike = _low_is_above(known, counts, ALIKE_SHARE * level)
+    needed = np.where(is_alike, alike[row, 0], scattered[row, 0])
+    late = (level >= np.maximum(FLAG_MS, FLAG_SHARE * step)) & (counts >= needed)
+    late[late] = _low_is_above(known[late], counts[late], LOW_SHARE * level[late])
+    late[late] = certainties_of_packed(known[late], counts[late], ordered[late]) >= ERRORS
     levels[enough] = np.where(late, level, np.nan)
     return levels
+
+
+def _low_is_above(known: Column, counts: Indices, least: Column) -> Mask:
+    """(k,) whether the LOW quantile of a row and that of either half of it are at least `least`, (k,).
+
+    `known`, `counts`: as returned by `pack_known`. To count the values below takes less than to sort."""
+    half = counts // 2
+    is_below = known < least[:, None]
+    n_below = is_below.sum(axis=-1)
+    begins_late = known.shape[1] - counts + half
+    n_early = (is_below & (np.arange(known.shape[1]) < begins_late[:, None])).sum(axis=-1)
+    parts = ((n_below, counts), (n_early, half), (n_below - n_early, counts - half))
+    few = [below <= (LOW * size).astype(np.int64) for below, size in parts]
+    return np.asarray(few[0] & few[1] & few[2])
 
 
 class NewestExcess(NamedTuple):

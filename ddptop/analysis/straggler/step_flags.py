@@ -122,6 +122,12 @@ class _Group:
         return self._added
 
     @property
+    def may_have_pattern(self) -> bool:
+        """Whether a member may be late now and then, or in turn with others, at this evaluation."""
+        is_large = bool(self.large_ms.any()) or any(self.most_paused_ms)
+        return is_large or self.may_rotate or self.added.sizes_vary
+
+    @property
     def may_rotate(self) -> bool:
         """Whether ranks may be late in turn at this evaluation."""
         return self.added.may_rotate[self._number]
@@ -383,6 +389,8 @@ class StepFlagging:
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
         """An intermittent or rotating straggler of a process group."""
+        if not group.may_have_pattern:
+            return None
         flag = self._flags.flag
         is_held = flag is not None and flag.rank in group.members
         judged = range(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
@@ -463,12 +471,14 @@ def persistent_flags(
     if not any(late.any() for late in often.values()):
         return {}
     windows = _Windows(steps, members, ends, begin)
-    late = {place: windows.late_in(place, of_place) for place, of_place in often.items()}
+    late = {place: windows.late_in(place, mask) for place, mask in often.items() if place is not None}
+    of_whole = often.get(None, np.zeros((len(ends), len(members)), bool))
+    whole_flags = windows.late_in(None, _undecided(of_whole, late, members))
     flag_of_slot: dict[int, StepFlag] = {}
-    for number in sorted({number for flags in late.values() for number in flags}):
+    for number in sorted({number for flags in (whole_flags, *late.values()) for number in flags}):
         slot = int(ends[number])
-        whole = late.get(None, {}).get(number)
-        in_places = [flags[number] for place, flags in late.items() if place is not None and number in flags]
+        whole = whole_flags.get(number)
+        in_places = [flags[number] for flags in late.values() if number in flags]
         in_places = [flag for flag in in_places if whole is None or flag.rank in whole.ranks]
         if whole is not None and not in_places and len(members) <= own_time_rules.PLACE_RANKS:
             share = float(formulas.share(whole.level_ms, windows.step_ms(number)))
@@ -480,6 +490,17 @@ def persistent_flags(
         if flag is not None:
             flag_of_slot[slot] = flag
     return flag_of_slot
+
+
+def _undecided(of_whole: Mask, late: Mapping[OwnPlace, Mapping[int, StepFlag]], members: Indices) -> Mask:
+    """`of_whole`, (k, members), without the evaluations in which own time as a whole decides nothing: one
+    member alone is late in it often, and that is the one that is late in a place."""
+    undecided: Mask = of_whole.copy()
+    for number in {number for flags in late.values() for number in flags}:
+        ranks = {flags[number].rank for flags in late.values() if number in flags}
+        if len(ranks) == 1 and members[of_whole[number]].tolist() == [*ranks]:
+            undecided[number] = False
+    return undecided
 
 
 class _Windows:

@@ -13,7 +13,7 @@ from ddptop.frames.frame import Straggler
 from ddptop.frames.ledger import RareSlowness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ddptop.frames.causes import Cause
     from ddptop.frames.ledger import Ledger, SkewCost, WaitedFor
@@ -78,9 +78,15 @@ def _dearest(cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler | None:
 
 def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
     is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
-    others = (
-        row.longest_s for row in cost.waited_for if row is not waited and row.n_dear and row.place != "start"
-    )
+
+    def is_outside() -> bool:
+        others_s = (
+            row.longest_s
+            for row in cost.waited_for
+            if row is not waited and row.n_dear and row.place != "start"
+        )
+        return stands_out(waited.dear_s, waited.longest_s, max(others_s, default=0.0))
+
     return is_dear_enough(
         waited.n_dear,
         waited.dear_steps,
@@ -88,7 +94,7 @@ def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) 
         _cost_pct(waited, cost, n_ranks),
         cost.over_s,
         is_main=is_main,
-        stands_out=stands_out(waited.dear_s, waited.longest_s, max(others, default=0.0)),
+        is_outside=is_outside,
     )
 
 
@@ -106,11 +112,11 @@ def is_dear_enough(
     over_s: float,
     *,
     is_main: bool,
-    stands_out: bool,
+    is_outside: Callable[[], bool],
 ) -> bool:
     """Whether a rank and place are flagged for so many dear steps within `over_s`, in each of which a rank
     has waited `dear_s` (a mean). `is_main`: most of what was waited in all dear steps was for this rank
-    there. `stands_out`: as the function of this name."""
+    there. `is_outside`: `stands_out` of them, which looks at all dear steps: it is asked last."""
     apart = (newest_steps[-1] - newest_steps[0]) / (len(newest_steps) - 1) if len(newest_steps) > 1 else APART
     if apart < APART:
         return False
@@ -120,8 +126,9 @@ def is_dear_enough(
         return n_dear > 1 and cost_pct >= LEAST_PCT
     if dear_s < FEW_S and over_s < TINY_OVER_S:
         return False
-    least = FEW_SHORT if stands_out else N_SHORT
-    return n_dear >= least and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
+    if n_dear < FEW_SHORT or cost_pct < SHORT_PCT or not is_main or apart < SHORT_APART:
+        return False
+    return n_dear >= N_SHORT or is_outside()
 
 
 def _cost_pct(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> float:

@@ -25,7 +25,7 @@ from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, DearSum, Wait
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from ddptop.analysis.ledger.sums import DearWait
     from ddptop.analysis.state import RunState
@@ -74,8 +74,8 @@ class RareEvents:
         """The dear steps of the last minutes, whoever was waited for."""
         self._recent_ms = 0.0
         """What was waited in them."""
-        self._longest_ms: dict[tuple[int, str], float] = {}
-        """The longest wait in a dear step, by rank and place."""
+        self._longest: dict[tuple[int, str], DearWait] = {}
+        """The one with the longest wait of one rank, by rank and place."""
         self._first_s: float | None = None
         """When the first step ended."""
 
@@ -88,8 +88,9 @@ class RareEvents:
             self._recent_ms += wait.rank_ms
             self._recent.append(wait)
             key = wait.rank, wait.place
-            if len(self._longest_ms) < MOST_PLACES or key in self._longest_ms:
-                self._longest_ms[key] = max(self._longest_ms.get(key, 0.0), wait.longest_ms)
+            longest = self._longest.get(key)
+            if wait.longest_ms > longest.longest_ms if longest else len(self._longest) < MOST_PLACES:
+                self._longest[key] = wait
             if wait.place in NOT_FLAGGED:
                 continue
             place = self._place_of(wait)
@@ -124,41 +125,42 @@ class RareEvents:
         dear.longest_ms -= wait.longest_ms
         dear.rank_ms -= wait.rank_ms
         # Nothing is known of the others' steps before: what is short stands out by five of its steps.
-        return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, self._dear_ms, None)
+        return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, self._dear_ms, ())
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
         while self._recent[0].end_s < wait.end_s - RECENT_S:
             self._recent_ms -= self._recent.popleft().rank_ms
-        recent_longest_ms: dict[tuple[int, str], float] = {}
-        for other in self._recent:
-            key = other.rank, other.place
-            recent_longest_ms[key] = max(recent_longest_ms.get(key, 0.0), other.longest_ms)
         of_recent, of_run = place.recent_sum().dearest, place.of_run.dearest
         return self._are_dear_enough(
-            of_recent, wait, recent_s, self._recent_ms, recent_longest_ms
-        ) or self._are_dear_enough(of_run, wait, wait.end_s, self._dear_ms, self._longest_ms)
+            of_recent, wait, recent_s, self._recent_ms, self._recent
+        ) or self._are_dear_enough(of_run, wait, wait.end_s, self._dear_ms, self._longest.values())
 
     def _are_dear_enough(
-        self,
-        dear: DearSum,
-        wait: DearWait,
-        over_s: float,
-        dear_ms: float,
-        longest_ms: Mapping[tuple[int, str], float] | None,
+        self, dear: DearSum, wait: DearWait, over_s: float, dear_ms: float, waits: Collection[DearWait]
     ) -> bool:
         """Whether the dear steps of the rank and place of a wait are. `dear_ms`: waited in all dear steps of
-        that time, for whomever; `longest_ms`: the longest of them by rank and place, None: not known."""
+        that time, for whomever; `waits`: the longest of them at least, empty: they are not known."""
         cost_pct = cost_of_others_pct(dear.rank_ms / 1000.0, over_s, self._state.world)
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
-        is_main = dear.rank_ms >= SHORT_SHARE * dear_ms
-        is_outside = False
-        if longest_ms is not None:
-            this = wait.rank, wait.place
-            others_ms = (ms for key, ms in longest_ms.items() if key != this and key[1] != "start")
-            is_outside = stands_out(dear_s, longest_ms[this] / 1000.0, max(others_ms, default=0.0) / 1000.0)
+
+        def is_outside() -> bool:
+            this, others = wait.longest_ms, 0.0
+            for other in waits:
+                if (other.rank, other.place) == (wait.rank, wait.place):
+                    this = max(this, other.longest_ms)
+                elif other.place != "start":
+                    others = max(others, other.longest_ms)
+            return bool(waits) and stands_out(dear_s, this / 1000.0, others / 1000.0)
+
         return is_dear_enough(
-            dear.n_steps, dear.steps, dear_s, cost_pct, over_s, is_main=is_main, stands_out=is_outside
+            dear.n_steps,
+            dear.steps,
+            dear_s,
+            cost_pct,
+            over_s,
+            is_main=dear.rank_ms >= SHORT_SHARE * dear_ms,
+            is_outside=is_outside,
         )
 
     def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:

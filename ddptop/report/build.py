@@ -83,7 +83,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
         reader.read_blocks()
-        ledger = None if whole else _read_ledger(recording)
+        ledger = None if reader.has_all_steps else _read_ledger(recording)
         report = make_report(
             reader.sampler,
             growing=recording.growing,
@@ -280,6 +280,8 @@ class _Reader:
         self._stretch = stretch
         self.sampler = RunSampler(sample_interval(steps))
         self.refused = 0
+        self.has_all_steps = True
+        """Whether the stretches so far leave no step out: then the ledger is known from them."""
 
     def read_blocks(self) -> None:
         """Read all of it, or stretches."""
@@ -291,6 +293,7 @@ class _Reader:
             begin, stop = max(reached, blocks.start), blocks.stop
             if begin > reached:
                 self.sampler.skip_rows()
+                self.has_all_steps = False
             self._feed_lasting(reached, begin)
             before = self.sampler.reducer.complete_step
             self._feed_blocks(begin, stop)
@@ -299,6 +302,7 @@ class _Reader:
                 self._feed_blocks(stop, stop + 1)
                 stop += 1
             reached = max(reached, stop)
+        self.has_all_steps &= reached == end
         self._feed_lasting(reached, None)
 
     def _feed_blocks(self, first: int, stop: int | None) -> None:

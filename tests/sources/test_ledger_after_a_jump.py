@@ -136,6 +136,10 @@ def choose_first_and_last(recording: Recording, _steps: int) -> Iterator[range]:
     yield from (range(1), range(end - 1, end))
 
 
+def choose_all(recording: Recording, steps: int) -> Iterator[range]:
+    yield range(recording.blocks_until(recording.end_ns))
+
+
 def test_a_report_adds_up_all_steps_where_an_earlier_version_has_recorded_no_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,8 @@ def test_a_report_adds_up_all_steps_where_an_earlier_version_has_recorded_no_sum
     monkeypatch.setattr(build, "SUMMED_ROWS", 100)
     with Recording.open(tmp_path / "earlier") as recording:
         assert build.read_report(recording).ledger is None, "it is too large"
+        monkeypatch.setattr(build, "choose_stretches", choose_all)
+        assert repr(build.read_report(recording).ledger) == repr(ledgers[0]), "it has read all steps"
 
 
 def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(

@@ -6,9 +6,11 @@ import re
 from dataclasses import replace
 
 from ddptop.frames.frame import LoggedEvent
+from ddptop.tui.keys import Action, Do
 from tests.frames.ledgers import checkpoints
 from tests.tui.drive import Sketch
 from tests.tui.fake import NOW, FakeSource, straggler
+from tests.tui.fake_views import WantedSource
 from tests.tui.troubles import missing
 
 WIDE = (160, 50)
@@ -62,3 +64,30 @@ def test_what_lasts_and_what_is_over_are_told_apart() -> None:
         if "over after 40 s" in text:
             break
     assert "over after 40 s" in text and "self.lock.acquire" not in text and "rank 2 now" in text
+
+
+def test_below_the_lanes_is_what_each_rank_did_itself_in_the_step() -> None:
+    person = Sketch(WantedSource(straggler()), WIDE)
+    text = person.press("2")
+    assert re.search(r"▲ +1 +21\.5 +7\.1 +14\.0 +0\.7 +0\.4 +43\.7 +\+20\.2", text), "beside the other lanes"
+    assert "rank 1: this step beside its median" in text and "2 buckets, recent medians" in text
+    bars = [line for line in person.text().splitlines() if line.startswith("       ▪▪")]
+    assert len(bars) >= 4, "few lanes have tall bars"
+    rules = titles(person)
+    text = person.press("down")
+    assert "rank 2: this step beside its median" in text and titles(person) == rules
+    spots = [spot for line in person.lines for spot in line.spots]
+    assert {spot[2] for spot in spots if isinstance(spot[2], Action)} >= {Do.RANK(rank) for rank in range(4)}
+
+
+def test_many_lanes_leave_room_for_the_panels() -> None:
+    person = Sketch(WantedSource(straggler(64)), WIDE)
+    text = person.press("2")
+    assert re.search(r"and 10 more lanes: 23\.3 to 23\.5 ms", text)
+    assert len(re.findall(r"^.r\d+", text, re.MULTILINE)) == 16, "all lanes are there"
+
+
+def test_a_stuck_step_has_the_stack_of_the_rank_that_it_is_due_to() -> None:
+    text = Sketch(WantedSource(missing()), WIDE).press("2")
+    assert "while True: self.lock.acquire()" in text and "steps before it" in text
+    assert "■ stalled" in text and text.count("○ waiting") == 3

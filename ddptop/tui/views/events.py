@@ -18,7 +18,7 @@ from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.event_detail import begin_of, describe_subject, draw_event_detail
-from ddptop.tui.views.moment import draw_around, draw_before_and_after, reach_s
+from ddptop.tui.views.moment import Series, draw_around, draw_before_and_after, reach_s
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 from ddptop.tui.views.rank_cells import rank_panel
 from ddptop.tui.views.rank_table import draw_ranks_now
@@ -110,6 +110,9 @@ ROOM_FOR_IT = 12
 
 NARROW = 70
 """Cells below which alerts are shortened."""
+
+SERIES: tuple[Series, Series] = ("steps", "losses")
+"""What is drawn around an event."""
 
 MAP_FROM = 44
 """Lines of a page with panels from which one of them is the map of ranks."""
@@ -228,9 +231,7 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
         return Page(draw_band(columns, height), PageLayout(lists.scroll))
     chosen = events[lists.scroll.cursor]
     at_s, sign = begin_of(chosen) - scene.frame.run.started_at, of_severity(chosen.severity, chosen.kind)
-    steps, losses = (
-        draw_around(scene, at_s, sign, left - 1, chart_height - 1, losses=losses) for losses in (False, True)
-    )
+    steps, losses = (draw_around(scene, at_s, sign, left - 1, chart_height - 1, what) for what in SERIES)
     world = len(scene.frame.ranks.state)
     n_map = chart_height if world > 1 and height >= MAP_FROM else 0
     n_detail = height - chart_height - n_map

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ddptop.frames.history import History
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Scene
+
+Series: TypeAlias = Literal["steps", "parts", "losses"]
+"""What a chart shows."""
 
 SPANS_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 10_800.0)
 """How far a chart may reach on either side: a few lengths, so that it seldom changes."""
@@ -39,9 +42,10 @@ def reach_s(frame: Frame, at_s: float) -> float:
 
 
 def draw_around(
-    scene: Scene, at_s: float, sign: Piece, width: int, height: int, *, losses: bool = False
+    scene: Scene, at_s: float, sign: Piece | None, width: int, height: int, what: Series = "steps"
 ) -> list[Line]:
-    """The step times around a moment, in seconds since the run began, or the losses. `sign`: marks it."""
+    """The step times around a moment, in seconds since the run began, or the losses, or the parts of the
+    step. `sign`: marks the moment."""
     history, reach = scene.frame.history, reach_s(scene.frame, at_s)
     newest_s = float(history.time_s[-1]) if len(history.time_s) else at_s
     end_s = max(at_s, min(at_s + reach, newest_s))
@@ -54,9 +58,16 @@ def draw_around(
 
     x = np.concatenate([[begin_s], history.time_s[first:stop], [end_s]])
     happened = find_happened(scene)
-    happened = replace(happened, events=(*happened.events, (at_s, *sign)))
-    mean = draw_look("edge", scene.ascii_only, " mean" if losses else " p50")
-    if losses:
+    if sign is not None:
+        happened = replace(happened, events=(*happened.events, (at_s, *sign)))
+    mean = draw_look("edge", scene.ascii_only, " p50" if what == "steps" else " mean")
+    if what == "parts":
+        stack = np.stack([part(getattr(history, name)) for name in STACK.values()])
+        curve = Curve(
+            [Line("mean ms", "dim"), draw_look("wait", scene.ascii_only, " waiting")], x, stack.sum(axis=0),
+            "text", zero=True, stack=stack, happened=happened,
+        )  # fmt: skip
+    elif what == "losses":
         curve = Curve(
             [Line("loss", "dim"), mean, Line("┄ worst", "faint")], x, part(history.loss_mean), "area",
             behind=part(history.loss_max), happened=happened,

@@ -21,6 +21,8 @@ from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
+from ddptop.tui.views.panels import has_panels
+from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step_panels, draw_stuck_panels
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 
 MIN_FOR_WORDS, MIN_FOR_AXIS, MIN_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
+
+TALL_STUCK = 3
+"""The same, of a step that is stuck."""
+
+TALLEST = 6
+"""Lines of a bar of phases at most."""
 
 MIN_BAR = 12
 """Cells below which a bar is useless beside the words."""
@@ -52,34 +60,47 @@ def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list
     words = wrap_lines(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
     lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
     foot = [draw_legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
-    lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
+    tall = 1
+    if has_panels(width, height):
+        room, world = height - len(lines) - len(foot), len(scene.frame.ranks.state)
+        tall = min(TALL_STUCK, max(1, (room - STUCK_BAND) // max(1, world)))
+        foot += draw_stuck_panels(scene, stall, width, max(STUCK_BAND, room - tall * world))
+    lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot), tall)
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
-def _draw_stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list[Line]:
-    """The ranks that the stall is due to, then those around the cursor."""
-    world, cursor = len(scene.frame.ranks.state), scene.place.timeline.rank
+def _draw_stuck_lanes(scene: Scene, stall: Stall, width: int, room: int, tall: int) -> list[Line]:
+    """In lanes of `tall` lines: the ranks that the stall is due to, then those around the cursor."""
+    world, cursor, room = len(scene.frame.ranks.state), scene.place.timeline.rank, room // tall
     first = [rank for rank in stall.ranks if rank < world][: max(1, room // 2)]
     near = sorted(set(range(world)) - set(first), key=lambda rank: (abs(rank - cursor), rank))
     shown = [*first, *sorted(near[: max(0, room - len(first))])]
     texts = [_describe_position(scene, stall, rank) for rank in shown]
     label, longest = len(str(max(shown, default=0))), max(map(text_width, texts), default=0)
     bar = width - label - 6 - longest
-    return [
-        _draw_stuck_lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0)
+    lanes = (
+        _draw_stuck_lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0, tall)
         for rank, text in zip(shown, texts, strict=True)
-    ]
+    )
+    return [line for lane in lanes for line in lane]
 
 
-def _draw_stuck_lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int) -> Line:
+def _draw_stuck_lane(
+    scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int, tall: int
+) -> list[Line]:
     chosen, blamed = rank == scene.place.timeline.rank, rank in stall.ranks
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{rank}".ljust(label + 2), "bad" if blamed else "strong")
     line.add(*scene.sign(rank, rank + 1)).add(" ")
     line.target = rank
+    again = [Line(" " * line.width, ground=line.ground) for _ in range(tall - 1)]
     if bar:
-        line.extend(_draw_stuck_bar(scene, stall, rank, bar)).add(" ")
-    return line.add(scene.clean(text), "bad" if blamed else "text")
+        drawn = _draw_stuck_bar(scene, stall, rank, bar)
+        line.extend(drawn).add(" ")
+        again = [below.extend(drawn) for below in again]
+    for below in again:
+        below.target = rank
+    return [line.add(scene.clean(text), "bad" if blamed else "text"), *again]
 
 
 def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
@@ -141,12 +162,16 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
 
 def _draw_host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:
     """`rank 137 on gpu-017`: the lane under the cursor, of a run with several hosts."""
-    ranks = [lane.rank for lane in shown.lanes]
-    if not ranks:
+    if not shown.lanes:
         return Line()
-    nearest = min(ranks, key=lambda rank: abs(rank - state.rank))
+    nearest = _find_nearest(shown, state)
     where = on_hosts(scene.frame, (nearest,))
     return Line(f"rank {nearest}{scene.clean(where)}", "accent") if where else Line()
+
+
+def _find_nearest(shown: Timeline, state: TimelineState) -> int:
+    """The rank of the lane under the cursor: the frame may have no lane of the chosen one yet."""
+    return min((lane.rank for lane in shown.lanes), key=lambda rank: abs(rank - state.rank), default=0)
 
 
 def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
@@ -191,8 +216,7 @@ def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LaneP
     """Draw the lanes. If they do not fit, those of stragglers stay on top and the others scroll."""
     if not shown.lanes or room < 1:
         return []
-    ranks = [lane.rank for lane in shown.lanes]
-    nearest = min(ranks, key=lambda rank: abs(rank - state.rank))
+    ranks, nearest = [lane.rank for lane in shown.lanes], _find_nearest(shown, state)
     blocks = [
         draw_lane(scene, shown, lane, plan, how=how, chosen=lane.rank == nearest)
         for lane, how in zip(
@@ -209,6 +233,22 @@ def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LaneP
     )
     pinned = [line for block in blocks[:lead] for line in block]
     return pinned + _cut_window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
+
+
+def _share_out(shown: Timeline, state: TimelineState, room: int) -> tuple[int, int]:
+    """Lines of a bar of phases, and of the panels below the lanes: few lanes have tall bars."""
+    n_lanes, most = len(shown.lanes), room - LEAST_BAND
+    nearest = _find_nearest(shown, state)
+    details = _choose_detail(shown.lanes, nearest, state.all_reduces, most) if n_lanes else []
+    lines = 0
+    for lane, how in zip(shown.lanes, details, strict=True):
+        n_reduces = len(lane.reduces)
+        lines += 1 + {"all": n_reduces, "merged": min(1, n_reduces), "none": 0}[how]
+    if lines + n_lanes - 1 <= most:  # there is a gap between two lanes
+        lines += n_lanes - 1
+    fitting = [tall for tall in range(2, TALLEST + 1) if lines + (tall - 1) * n_lanes <= room - BAND]
+    tall = max(fitting, default=1)
+    return tall, max(LEAST_BAND, room - lines - (tall - 1) * n_lanes)
 
 
 def _count_leading(ranks: list[int]) -> int:
@@ -283,6 +323,8 @@ class LanePlan:
     axis: TimeAxis
     size: bool
     times: bool
+    tall: int = 1
+    """Lines of the bar of phases."""
 
     @classmethod
     def of(cls, shown: Timeline, state: TimelineState, width: int) -> LanePlan:
@@ -318,7 +360,7 @@ def draw_lane(
     scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, *, how: str, chosen: bool
 ) -> list[Line]:
     """`how`: `all` reduces below the phases, or them `merged` into one line, or `none`."""
-    lines = [_draw_phases(scene, shown, lane, plan, chosen)]
+    lines = _draw_phases(scene, shown, lane, plan, chosen)
     count = len(lane.reduces)
     if how == "all":
         lines += [_draw_reduce(scene, shown, lane, index, plan) for index in range(count)]
@@ -329,7 +371,7 @@ def draw_lane(
     return lines
 
 
-def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chosen: bool) -> Line:
+def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chosen: bool) -> list[Line]:
     late = lane.rank in scene.stragglers
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
@@ -343,12 +385,14 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
         track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, role)
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
-    line.extend(track.line())
+    bar = track.line()
+    again = [Line(" " * plan.left, ground=line.ground).extend(bar) for _ in range(plan.tall - 1)]
+    line.extend(bar)
     if not len(lane.reduces):
-        return plan.figures(line, "", "", "")
+        return [plan.figures(line, "", "", ""), *again]
     sign = "~" if shown.clock_free else ""
     wait, transfer = (sign + fixed(exposed[name]) for name in ("waiting", "moving"))
-    return plan.figures(line, "exposed", wait, transfer, "strong")
+    return [plan.figures(line, "exposed", wait, transfer, "strong"), *again]
 
 
 def _draw_reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: LanePlan) -> Line:
@@ -452,8 +496,13 @@ class TimelineView(View):
         if height >= MIN_FOR_AXIS:
             lines.append(plan.head())
         foot = _draw_legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
-        lines += _draw_lanes(scene, shown, state, plan, height - len(lines) - len(foot))
-        lines += [Line() for _ in range(height - len(lines) - len(foot))]
+        room = height - len(lines) - len(foot)
+        tall, below = _share_out(shown, state, room) if has_panels(width, height) else (1, 0)
+        lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
+        lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
+        if below:
+            lines += [*foot, *draw_step_panels(scene, shown, _find_nearest(shown, state), width, below)]
+            return Page(lines, PageLayout(timeline=state))
         return Page(lines + foot, PageLayout(timeline=state))
 
     def requested_detail(self, place: Place) -> str:

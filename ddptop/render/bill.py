@@ -17,14 +17,17 @@ from ddptop.frames.bill import (
 )
 from ddptop.frames.numbers import duration, fixed, percent
 from ddptop.render.line import Line, Role, combine_roles, join_parts
+from ddptop.render.phases import StepPart, draw_parts_bar
 from ddptop.render.table import draw_head, draw_row, fit_columns, measured_column
-from ddptop.render.text import wrap_lines
+from ddptop.render.text import fit_text, wrap_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.bill import Bill
+    from ddptop.frames.columns import Column
     from ddptop.frames.ledger import Ledger
+    from ddptop.protocol.vocabulary import LedgerClass
     from ddptop.render.line import Piece
     from ddptop.render.table import TableColumn
 
@@ -38,6 +41,8 @@ LEAST_TITLE = 10
 
 LOSSES_TITLE = "What the run would take without its largest losses"
 
+WAITED_TITLE = "What the others waited for"
+
 
 def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = False) -> list[Line]:
     """All of the bill; empty where no time has passed. Titles have the role `strong`."""
@@ -45,15 +50,20 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     if not bill.rows:
         return []
     lines = [Line(text, "strong") for text in wrap_lines(headline(bill), width)]
-    if bill.losses:
-        lines.append(Line(LOSSES_TITLE, "strong").cut(width))
-        for phrase in loss_phrases(bill):
-            first, *following = wrap_lines(phrase, width - 4)
-            lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
+    lines += draw_losses(bill, width)
     # Whom the others waited for comes before the classes: these may be more than fit on a page.
     waited = draw_waited_for(ledger, bill, width)
     lines += [*waited, Line()] if waited else []
     return [*lines, draw_bill_bar(bill, width, ascii_only), *draw_classes(bill, width, ascii_only)]
+
+
+def draw_losses(bill: Bill, width: int) -> list[Line]:
+    """What the run would take without its largest losses, below a title; empty where there are none."""
+    lines = [Line(LOSSES_TITLE, "strong").cut(width)] if bill.losses else []
+    for phrase in loss_phrases(bill):
+        first, *following = wrap_lines(phrase, width - 4)
+        lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
+    return lines
 
 
 def draw_waited_for(ledger: Ledger, bill: Bill, width: int) -> list[Line]:
@@ -61,9 +71,47 @@ def draw_waited_for(ledger: Ledger, bill: Bill, width: int) -> list[Line]:
     columns, n_rows = waited_columns(ledger, bill)
     if not n_rows:
         return []
-    title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
+    title = f"{WAITED_TITLE}: {skew_cost_phrase(ledger.run)}"
     lines = [Line(text, "strong") for text in wrap_lines(title, width)]
     return [*lines, *_draw_table(columns, n_rows, width)]
+
+
+def draw_rank_bills(
+    ledger: Ledger, bill: Bill, width: int, most: int, ascii_only: bool, *, tall: int = 1
+) -> list[Line]:
+    """A bar for all ranks and one for each, at most `most` of them: where its time went, with the classes in
+    the order of the bill. Of more ranks those that waited least, for which the others waited. `tall`: lines
+    of a bar."""
+    waited_s = ledger.seconds_of("waiting")
+    ranks = np.arange(len(waited_s)) if len(waited_s) <= most else np.argsort(waited_s, kind="stable")[:most]
+    seconds = np.array([ledger.seconds_of(cast("LedgerClass", row.key)) for row in bill.rows])
+    label = max(map(len, (ALL_RANKS, *(f"rank {rank}" for rank in ranks)))) + 1
+    lines: list[Line] = []
+    for name, spent_s in (
+        (ALL_RANKS, seconds.sum(axis=1)),
+        *((f"rank {rank}", seconds[:, rank]) for rank in ranks),
+    ):
+        for is_first in (True, *[False] * (tall - 1)):
+            line = Line(fit_text(name if is_first else "", label), "dim").add("│", "rule")
+            lines.append(
+                line.extend(_draw_classes_bar(bill, spent_s, width - line.width, ascii_only, is_first))
+            )
+    return lines
+
+
+ALL_RANKS = "all ranks"
+
+
+def _draw_classes_bar(bill: Bill, spent_s: Column, width: int, ascii_only: bool, has_texts: bool) -> Line:
+    """`spent_s`: (rows of the bill,) what is a share of the whole width."""
+    parts = [StepPart(row.title, *_look(row.key)) for row in bill.rows]
+    edges = np.concatenate([[0.0], np.cumsum(np.nan_to_num(spent_s))])
+    edges *= width / edges[-1] if edges[-1] > 0 else 0.0
+    texts = [
+        (f"{part.name} {duration(part_s)}", duration(part_s)) if has_texts else ()
+        for part, part_s in zip(parts, spent_s.tolist(), strict=True)
+    ]
+    return draw_parts_bar(edges, parts, texts, ascii_only)
 
 
 def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
@@ -80,9 +128,13 @@ def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
 
 def class_look(key: str, ascii_only: bool) -> Piece:
     """The sign of a class, in solid colour."""
+    glyph, plain, role = _look(key)
+    return plain if ascii_only else glyph, combine_roles(role, role)
+
+
+def _look(key: str) -> tuple[str, str, Role]:
     words = CLASSES[key]
-    role = cast("Role", words.role)
-    return words.plain if ascii_only else words.glyph, combine_roles(role, role)
+    return words.glyph, words.plain, cast("Role", words.role)
 
 
 def draw_short_bill(bill: Bill, width: int, ascii_only: bool) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop.frames.conditions import STALLS
@@ -139,16 +140,18 @@ SIDE_BY_SIDE = 120
 
 def draw_evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
     """All lines; empty without a stall and without deaths. `every`: all calls of all threads."""
-    return _Evidence(context, width, every, None).draw_all()
+    return Evidence(context, width, every, None).draw_all()
 
 
 def draw_brief(context: RenderContext, width: int, most: int) -> list[Line]:
     """Draw at most `most` calls of the ranks that cause the stall or have died, without the sentence."""
-    return _Evidence(context, width, False, most).draw_all()
+    return Evidence(context, width, False, most).draw_all()
 
 
 @dataclass(frozen=True)
-class _Evidence:
+class Evidence:
+    """All of it as one text, or in three parts: what has happened, the ranks it is due to, and the others."""
+
     context: RenderContext
     width: int
     every: bool
@@ -157,12 +160,46 @@ class _Evidence:
     """Maximum number of calls of a stack, then without the ranks that only wait; None: no limit."""
 
     def draw_all(self) -> list[Line]:
-        stall, deaths = self.context.frame.stall, self.context.frame.deaths
+        """One below the other."""
+        stall = self.context.frame.stall
         lines = self.draw_stall(stall) if stall is not None else []
+        return lines + self.draw_deaths(self.context.frame.deaths, has_gap=bool(lines))
+
+    def draw_head(self) -> list[Line]:
+        """What has happened: the stall, else the first death."""
+        stall, deaths = self.context.frame.stall, self.context.frame.deaths
+        if stall is not None:
+            return self.draw_stall_head(stall)
+        return self.draw_death_head(deaths[0], first=True) if deaths else []
+
+    def draw_causes(self) -> list[Line]:
+        """The stacks of the ranks that the stall is due to, else of the first that died, with its message."""
+        stall, deaths = self.context.frame.stall, self.context.frame.deaths
+        if stall is not None:
+            return self.draw_responsible(_positions_of(stall)[0])
+        return [*self.draw_message(deaths[0]), *self.draw_position(deaths[0].position)] if deaths else []
+
+    def draw_others(self) -> list[Line]:
+        """The stacks and positions of the ranks that wait, and how other ranks ended."""
+        stall, deaths = self.context.frame.stall, self.context.frame.deaths
+        if stall is None:
+            return self.draw_deaths(deaths[1:], has_first=False)
+        waiting = _positions_of(stall)[1]
+        lines = self.draw_innocent(waiting)[1:]
+        lines += [] if not waiting else [Line(), *draw_positions(self.context, waiting, self.width)]
+        return lines + self.draw_deaths(deaths, has_gap=bool(lines))
+
+    def draw_deaths(
+        self, deaths: Sequence[Death], *, has_gap: bool = False, has_first: bool = True
+    ) -> list[Line]:
+        """`has_gap`: there are lines above; `has_first`: the first of these is the first that died."""
+        stall = self.context.frame.stall
         shown = {p.rank for p in stall.positions if p.traces} if stall is not None else set()
+        lines: list[Line] = []
         for index, death in enumerate(deaths):
-            lines += [Line()] if lines and (self.most is None or index == 0) else []
-            lines += self.draw_death(death, first=index == 0)
+            first = has_first and index == 0
+            lines += [Line()] if (lines or has_gap) and (self.most is None or index == 0) else []
+            lines += self.draw_death(death, first=first)
             if death.rank not in shown and (self.most is None or index == 0):
                 lines += self.draw_position(death.position)
         return lines
@@ -180,24 +217,38 @@ class _Evidence:
         )
 
     def draw_stall(self, stall: Stall) -> list[Line]:
-        lines: list[Line] = []
-        if self.most is None:
-            title = stalled_for(stall, self.context.frame.unix_s)
-            lines += draw_headline("■", title, self.context.clean(stall.sentence), self.width)
-        followed = (stall.followed,) if stall.followed else ()
-        for text in (*followed, *stall.detail) if self.most is None else ():
+        lines = self.draw_stall_head(stall) if self.most is None else []
+        responsible, innocent = _positions_of(stall)
+        if STALLS[stall.kind].has_sides and responsible and innocent:
+            return lines + self.draw_sides(responsible, innocent)
+        if responsible:
+            lines += [*self.make_gap(lines), *self.draw_responsible(responsible)]
+        if innocent:
+            lines += [*self.make_gap(lines), *self.draw_waiting(innocent)]
+        return lines
+
+    def draw_stall_head(self, stall: Stall) -> list[Line]:
+        """Since when, the sentence, and what else is known."""
+        title = stalled_for(stall, self.context.frame.unix_s)
+        lines = draw_headline("■", title, self.context.clean(stall.sentence), self.width)
+        for text in (*((stall.followed,) if stall.followed else ()), *stall.detail):
             lines += [
                 Line("  ").add(part, "dim") for part in wrap_lines(self.context.clean(text), self.width - 2)
             ]
-        responsible = [position for position in stall.positions if position.rank in stall.ranks]
-        innocent = [position for position in stall.positions if position.rank not in stall.ranks]
-        if STALLS[stall.kind].has_sides and responsible and innocent:
-            return lines + self.draw_sides(responsible, innocent)
-        for position in responsible:
+        return lines
+
+    def draw_responsible(self, positions: list[RankPosition]) -> list[Line]:
+        """Their stacks below each other."""
+        lines: list[Line] = []
+        for position in positions:
             lines += [*self.make_gap(lines), *self.draw_position(position, responsible=True)]
-        if innocent and not self.every:
-            lines += [*self.make_gap(lines), *draw_positions(self.context, innocent, self.width)]
-        return lines + self.draw_innocent(innocent)
+        return lines
+
+    def draw_waiting(self, positions: list[RankPosition]) -> list[Line]:
+        """A row for each, then their stacks."""
+        if self.every or not positions:
+            return self.draw_innocent(positions)[1:]
+        return [*draw_positions(self.context, positions, self.width), *self.draw_innocent(positions)]
 
     def draw_innocent(self, positions: list[RankPosition]) -> list[Line]:
         """One after the other; ranks whose main threads have the same stack share it."""
@@ -237,6 +288,11 @@ class _Evidence:
         return lines + self.draw_innocent(positions[1:])
 
     def draw_death(self, death: Death, *, first: bool) -> list[Line]:
+        lines = self.draw_death_head(death, first=first)
+        return lines + (self.draw_message(death) if first or self.every else [])
+
+    def draw_death_head(self, death: Death, *, first: bool) -> list[Line]:
+        """How it ended, and when."""
         sentence = self.context.clean(death_phrase(death))
         title = ("✗", "DIED") if death.rank in self.context.responsible else ("○", "ended")
         lines = draw_headline(*title, sentence, self.width)
@@ -245,8 +301,7 @@ class _Evidence:
         n_followers = sum(dead.follows for dead in self.context.frame.deaths)
         if first and n_followers and not death.follows:
             where += f"; the first to die, {counted(n_followers, 'rank')} after it"
-        lines += [Line("  ").add(part, "dim") for part in wrap_lines(where, self.width - 2)]
-        return lines + (self.draw_message(death) if first or self.every else [])
+        return lines + [Line("  ").add(part, "dim") for part in wrap_lines(where, self.width - 2)]
 
     def draw_message(self, death: Death) -> list[Line]:
         """The complete message, where the sentence has a part of it."""
@@ -263,6 +318,12 @@ class _Evidence:
     @staticmethod
     def make_gap(lines: list[Line]) -> list[Line]:
         return [Line()] if lines else []
+
+
+def _positions_of(stall: Stall) -> tuple[list[RankPosition], list[RankPosition]]:
+    """Of the ranks that it is due to, and of the others."""
+    responsible = [position for position in stall.positions if position.rank in stall.ranks]
+    return responsible, [position for position in stall.positions if position.rank not in stall.ranks]
 
 
 def draw_headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:

@@ -3,6 +3,7 @@ launch: a part for each thing that it did, and what it does now up to the right 
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,24 +12,26 @@ from ddptop.frames.numbers import duration
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import TIMES, AlikeRanks, alike_ranks
 from ddptop.render.chart import TimeAxis
-from ddptop.render.line import Line
-from ddptop.render.phases import StepPart, draw_parts_bar
+from ddptop.render.line import Line, join_parts
+from ddptop.render.phases import StepPart, draw_entry, draw_parts_bar
 from ddptop.render.text import fit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ddptop.frames.start import StartStatus
     from ddptop.render.context import RenderContext
 
+SCRIPT = StepPart("script", "░", "c", "other")
+
 STAGES: Mapping[str, StepPart] = {
-    "torch_s": StepPart("import of torch", "░", "i", "other"),
-    "init_s": StepPart("script", "▪", "c", "data"),
+    "torch_s": StepPart("import of torch", "▫", "i", "dim"),
+    "init_s": SCRIPT,
     "group_s": StepPart("process group", "≈", "g", "transfer"),
     "ddp_s": StepPart("model", "▄", "m", "optimizer"),
     "model_s": StepPart("DDP()", "▓", "D", "backward"),
     "batch_s": StepPart("first batch", "▪", "d", "data"),
-    "forward_s": StepPart("script", "░", "c", "other"),
+    "forward_s": SCRIPT,
     "backward_s": StepPart("forward", "█", "F", "forward"),
     "step_s": StepPart("backward", "▓", "B", "backward"),
 }
@@ -41,6 +44,9 @@ WAITS = StepPart("waits", "▒", "w", "wait")
 
 LABEL = 16
 """Cells before the bars at most."""
+
+TALLEST = 3
+"""Lines of a bar, where there is room."""
 
 LEAST_BAR = 20
 """Cells of a bar below which it says nothing."""
@@ -59,40 +65,52 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
     if width - label < LEAST_BAR:
         return []
     axis = TimeAxis(0.0, frame.unix_s - frame.run.started_at, width - label - 1)
-    tall = 2 if 2 * len(rows) < height else 1
+    room = height - 1 - (height > len(rows) + 1)
+    tall = min(TALLEST, max(1, room // len(rows)))
     lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))]
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None
         for line_of_row in range(tall):
-            line = Line(fit_text(name if line_of_row == 0 else "", label), "bad" if is_due else "dim")
-            bar = _draw_bar(start, row, axis, context.ascii_only, labelled=line_of_row == 0)
+            labelled = line_of_row == (tall - 1) // 2
+            line = Line(fit_text(name if labelled else "", label), "bad" if is_due else "dim")
+            bar = _draw_bar(start, row, axis, context.ascii_only, labelled=labelled)
             lines.append(line.add("│", "rule").extend(bar))
-    return lines[:height]
+    seen = {stage.name: stage for row in rows for stage, *_ in _spans(start, row, axis.end_ms)}
+    entries = [draw_entry(stage, name, context.ascii_only) for name, stage in seen.items()]
+    return [*lines[: height - 1], join_parts(entries, width)] if room < height - 1 else lines[:height]
 
 
 def _draw_bar(
     start: StartStatus, row: AlikeRanks, axis: TimeAxis, ascii_only: bool, *, labelled: bool
 ) -> Line:
     """From the start of the process on; of several ranks up to the last of them."""
-    known = [(name, last_s) for name in TIMES if (last_s := _last_time(row, name)) is not None]
+    spans = _spans(start, row, axis.end_ms)
+    if not spans:
+        return Line("has not reported" if labelled and not row.milestone else "", "faint")
+    cells_per_s = axis.width / axis.end_ms
+    begin = round(spans[0][1] * cells_per_s)
+    edges = np.array([spans[0][1], *(end_s for *_, end_s in spans)]) * cells_per_s - begin
+    texts = [
+        (f"{stage.name} {duration(end_s - begin_s)}", stage.name) if labelled else ()
+        for stage, begin_s, end_s in spans
+    ]
+    stages = [stage for stage, *_ in spans]
+    return Line(" " * begin).extend(draw_parts_bar(np.maximum(edges, 0.0), stages, texts, ascii_only))
+
+
+def _spans(start: StartStatus, row: AlikeRanks, now_s: float) -> list[tuple[StepPart, float, float]]:
+    """What a rank did, from and until when, in seconds after the launch; of several ranks the last one."""
+    known = [(name, min(last_s, now_s)) for name in TIMES if (last_s := _last_time(row, name)) is not None]
     if not known:
-        return Line("has not reported" if labelled else "", "faint")
-    stages = [_stage_after(row, name) for name, _ in known]
-    ends_s = [time_s for _, time_s in known]
+        return []
+    stages, times_s = [_stage_after(row, name) for name, _ in known], [time_s for _, time_s in known]
     if known[-1][0] == "step_s":  # the end of the way
         stages.pop()
     else:
         stages[-1] = WAITS if start.behind and not row.is_behind else stages[-1]
-        ends_s.append(axis.end_ms)
-    edges_s = np.maximum.accumulate(np.minimum(ends_s, axis.end_ms))
-    edges = edges_s / axis.end_ms * axis.width
-    texts = [
-        _texts(stage, lasted_s) if labelled else ()
-        for stage, lasted_s in zip(stages, np.diff(edges_s), strict=True)
-    ]
-    begin = round(float(edges[0]))
-    bar = draw_parts_bar(np.maximum(edges - begin, 0.0), stages, texts, ascii_only)
-    return Line(" " * begin).extend(bar)
+        times_s.append(now_s)
+    times_s = list(accumulate(times_s, max))
+    return [*zip(stages, times_s, times_s[1:], strict=False)]
 
 
 def _stage_after(row: AlikeRanks, name: str) -> StepPart:
@@ -100,10 +118,6 @@ def _stage_after(row: AlikeRanks, name: str) -> StepPart:
     following = [*TIMES, "step_s"][[*TIMES].index(name) + 1]
     never_ddp = row.milestone in ("recorded", "step") and _last_time(row, "model_s") is None
     return WITHOUT_DDP if following == "ddp_s" and never_ddp else STAGES[following]
-
-
-def _texts(stage: StepPart, lasted_s: float) -> Sequence[str]:
-    return f"{stage.name} {duration(lasted_s)}", stage.name
 
 
 def _last_time(row: AlikeRanks, name: str) -> float | None:

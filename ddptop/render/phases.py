@@ -363,13 +363,14 @@ def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_
     whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):
-        parts = [_draw_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
+        parts = [draw_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
         if sum(part.width + gap for part in parts) - gap <= width:
             break
     return join_parts(parts, width, gap)
 
 
-def _draw_entry(part: StepPart, name: str, ascii_only: bool) -> Line:
+def draw_entry(part: StepPart, name: str, ascii_only: bool) -> Line:
+    """Sign and name of a part, for a legend."""
     return Line(part.plain if ascii_only else part.glyph, combine_roles(part.role, part.role)).add(
         f" {name}", "dim"
     )

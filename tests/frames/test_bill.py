@@ -9,7 +9,7 @@ import pytest
 from ddptop.frames.bill import CLASSES, bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
 from ddptop.frames.codec import WORDS
 from ddptop.frames.ledger import LEDGER_CLASSES, WaitedFor
-from ddptop.render.bill import LOSSES_TITLE, draw_bill, waited_columns
+from ddptop.render.bill import LOSSES_TITLE, draw_bill, draw_rank_bills, waited_columns
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.text import text_width
 from tests.frames.ledgers import checkpoints, ledger, waited
@@ -122,3 +122,16 @@ def test_what_the_run_would_take_without_its_losses_comes_first() -> None:
 
 def test_a_run_that_has_not_begun_has_no_bill() -> None:
     assert draw_bill(ledger(elapsed_s=0.0, **{name: [0.0] for name in LEDGER_CLASSES}), 80, False) == []
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_each_rank_has_a_bar_of_its_classes_as_long_as_that_of_all_ranks(ascii_only: bool) -> None:
+    bill = bill_of(checkpoints())
+    lines = [str(line) for line in draw_rank_bills(checkpoints(), bill, 100, 8, ascii_only)]
+    assert [line.partition("│")[0].strip() for line in lines] == ["all ranks", "rank 0", "rank 1", "rank 2"]
+    assert {len(line) for line in lines} == {100}
+    assert ["waiting for a later rank 42 s" in line for line in lines] == [False, False, True, True]
+    shown = [str(line) for line in draw_rank_bills(checkpoints(), bill, 100, 1, ascii_only)]
+    assert len(shown) == 2 and shown[1].startswith("rank 0"), (
+        "the others waited for the one that waited least"
+    )

@@ -18,7 +18,7 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
-from ddptop.tui.views.charts import TWO_ABREAST, draw_communication
+from ddptop.tui.views.charts import TWO_ABREAST, draw_some_charts
 
 MIN_BAR, MAX_BAR = 16, 40
 """Least cells beside the table for a bar to be drawn, and most cells of a bar."""
@@ -154,6 +154,6 @@ class BucketsView(View):
             line.target = index
             lines.append(line)
         lines += [Line()] * (height - len(lines) - len(legend) - n_chart)
-        lines += draw_communication(scene, width, n_chart) if n_chart else []
+        lines += draw_some_charts(scene, ("busbw", "parts"), width, n_chart) if n_chart else []
         lines += [Line()] * (height - len(lines) - len(legend))
         return Page(lines + legend, PageLayout(scroll))

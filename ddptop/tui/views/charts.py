@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from ddptop.tui.views.curve import (
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ddptop.frames.activity import ActivityKind
     from ddptop.frames.columns import Column
@@ -149,15 +149,28 @@ def _draw_start(scene: Scene, width: int, height: int) -> list[Line]:
     return [join_parts(title, width), *draw_milestones(scene, width, height - 1)]
 
 
-def draw_communication(scene: Scene, width: int, height: int) -> list[Line]:
-    """Draw bus bandwidth and the parts of the step over the last minutes, beside each other."""
-    happened, right = find_happened(scene), (width + 1) // 2
-    _, _, parts, speed = _make_curves(scene, happened)
-    left_block, right_block = (
-        draw_chart(replace(curve, happened=happened), right - 1, height, scene.ascii_only, None, apart).lines
-        for curve, apart in ((speed, 1), (parts, 0))
-    )
-    return side_by_side(left_block, right_block, right)
+ChartName: TypeAlias = Literal["loss", "step", "parts", "busbw"]
+
+CHARTS: tuple[ChartName, ...] = get_args(ChartName)
+"""In the order of `_make_curves`."""
+
+
+def draw_some_charts(scene: Scene, names: Sequence[ChartName], width: int, height: int) -> list[Line]:
+    """Draw one or two charts beside each other, without a crosshair; nothing before the first step."""
+    if not len(scene.frame.history.time_s):
+        return []
+    happened = find_happened(scene)
+    curves = _make_curves(scene, happened)
+    several = len(names) > 1
+    right = (width + 1) // 2 if several else width
+    blocks = [
+        draw_chart(
+            replace(curves[CHARTS.index(name)], happened=happened), right - several, height,
+            scene.ascii_only, None, several and not index,
+        ).lines
+        for index, name in enumerate(names)
+    ]  # fmt: skip
+    return side_by_side(blocks[0], blocks[1], right) if several else blocks[0]
 
 
 STRIP_RANKS = 8

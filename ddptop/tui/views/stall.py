@@ -6,27 +6,35 @@ Also as a text file, for a mail or an issue.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SILENT_STATES, condition_of
 from ddptop.frames.numbers import count, counted, duration
-from ddptop.frames.phrases import death_phrase
+from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
+from ddptop.render import table
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import draw_evidence
+from ddptop.render.evidence import Evidence, draw_evidence
+from ddptop.render.host_table import host_columns
+from ddptop.render.hosts import host_figures
 from ddptop.render.line import Line, Piece, draw_rule, of_state
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap_lines
 from ddptop.render.trouble import in_trouble
-from ddptop.tui.keys import SEARCH_KEY, ScreenKey, view_key
+from ddptop.tui.keys import SEARCH_KEY, Do, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
-from ddptop.tui.views.events import draw_event
+from ddptop.tui.views.charts import draw_some_charts
+from ddptop.tui.views.events import draw_event, draw_events
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders, has_panels
 from ddptop.tui.views.text_page import count_below, draw_text
 from ddptop.tui.views.why import draw_advice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.frame import Frame
     from ddptop.tui.screen import Screen
 
@@ -141,6 +149,85 @@ def _draw_foot(scene: Scene, width: int, below: int) -> Line:
     return draw_rule(width, " · ".join(words), hidden)
 
 
+HEAD_HEIGHT, STACKS_HEIGHT, CALM_HEIGHT = 6, 17, 12
+"""Lines at least: of what has happened and what to try, of the stacks, and of what is said in their place
+while nothing is stalled."""
+
+BEFORE_HEIGHT, LEAST_CHART = 12, 8
+"""Lines at least of what was before it, and of a chart."""
+
+MOST_HOSTS = 4
+
+
+def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
+    """What has happened, the stacks of the ranks that it is due to beside those of the others, and below them
+    the steps before it, the hosts and the events. More than `height` lines where the stacks are long."""
+    left = (width + 1) // 2
+    left_room, right_room = left - 1, width - left - BORDER
+    aside = [*_draw_hosts(scene, right_room), _draw_events(scene, right_room)]
+    if not in_trouble(scene.frame):
+        columns = _halves(width, [Panel("stalls and deaths", _draw_calm(scene, left_room))], aside)
+        lines = draw_band(columns, CALM_HEIGHT)
+        half = (height - CALM_HEIGHT) // 2
+        lines += draw_band(
+            [PanelColumn(width, [_steps_panel(scene, width, half)])], half, find_borders(columns)
+        )
+        return lines + _draw_parts(scene, width, height - len(lines))
+    evidence = Evidence(scene, width, False, None)
+    head = _insert_action(scene, evidence.draw_head(), width)
+    head += [Line()] * (HEAD_HEIGHT - len(head))
+    causes = replace(evidence, width=left_room).draw_causes()
+    others = replace(evidence, width=right_room).draw_others()
+    high = max(len(causes) + 1, len(others) + 1, STACKS_HEIGHT)
+    columns = _halves(
+        width, [Panel(_title_of_causes(scene.frame), causes)], [Panel("the other ranks", others)]
+    )
+    lines = [*head, *draw_band(columns, high)]
+    room = max(BEFORE_HEIGHT, height - len(lines))
+    room -= room // 2 if room // 2 >= LEAST_CHART else 0
+    lines += draw_band(
+        _halves(width, [_steps_panel(scene, left_room, room)], aside), room, find_borders(columns)
+    )
+    return lines + _draw_parts(scene, width, height - len(lines), find_borders(columns))
+
+
+def _halves(width: int, left_panels: list[Panel], right_panels: list[Panel]) -> list[PanelColumn]:
+    left = (width + 1) // 2
+    return [PanelColumn(left, left_panels), PanelColumn(width - left, right_panels)]
+
+
+def _title_of_causes(frame: Frame) -> str:
+    ranks = frame.stall.ranks if frame.stall is not None else (frame.deaths[0].rank,)
+    return f"due to {ranks_phrase(ranks, len(frame.ranks.state))}" if ranks else "due to"
+
+
+def _steps_panel(scene: Scene, width: int, height: int) -> Panel:
+    return Panel("steps", draw_some_charts(scene, ("step",), width, height - 1))
+
+
+def _draw_parts(scene: Scene, width: int, height: int, above: Sequence[int] = ()) -> list[Line]:
+    """The parts of the steps, where there is room for them below the rest."""
+    if height < LEAST_CHART:
+        return []
+    parts = Panel("parts of a step", draw_some_charts(scene, ("parts",), width, height - 1))
+    return draw_band([PanelColumn(width, [parts])], height, above)
+
+
+def _draw_events(scene: Scene, width: int) -> Panel:
+    events = draw_events(scene, width, BEFORE_HEIGHT)
+    return Panel("events", events, key="5", opens=Do.VIEW("events"))
+
+
+def _draw_hosts(scene: Scene, width: int) -> list[Panel]:
+    """The hosts, the worst first; none where nothing is known of them."""
+    if not scene.frame.hosts:
+        return []
+    hosts = host_figures(scene)[:MOST_HOSTS]
+    columns = table.fit_columns(host_columns(scene, hosts, width), width, 2)
+    rows = [table.draw_head(columns, 2), *(table.draw_row(columns, row, 2) for row in range(len(hosts)))]
+    return [Panel("hosts", rows, len(rows) + 2, key="8", opens=Do.VIEW("hosts"))]
+
+
 WIDTH = 110
 """Of the sentences; lines of code are kept whole, and paths as on a wide screen."""
 
@@ -170,6 +257,12 @@ class StallView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As much as fits from where it was scrolled to, and at the foot what there is more."""
+        if has_panels(width, height) and not scene.place.all_threads:
+            room = height - 1
+            lines, scroll = draw_text(scene, body := _draw_panels(scene, width, room), room)
+            return Page(
+                [*lines, _draw_foot(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
+            )
         body = draw_evidence(scene, width, every=scene.place.all_threads) or _draw_calm(scene, width)
         if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
             body = _insert_action(scene, body, width)

@@ -70,7 +70,7 @@ def in_a_rank(steps: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     wait, pauses, elements, losses = CpuWait(), GcPauses(), Elements(), Losses()
     costs, walls = Costs(), []
-    wait.step_ends()
+    wait.step_ends(time.monotonic_ns())
     watch_collector(pauses)
     watched = [*gc.callbacks]
     for number in range(steps):
@@ -80,11 +80,11 @@ def in_a_rank(steps: int) -> None:
         loss = model(inputs).square().mean()
         costs.of("last losses: of a number that was read", losses.add_loss, loss.item())
         loss.backward()
-        costs.of("waiting for a CPU: at the last gradient", wait.last_gradient)
-        costs.of("waiting for a CPU: backward ends", wait.backward_ends)
+        costs.of("waiting for a CPU: at the last gradient", wait.last_gradient, time.monotonic_ns())
+        costs.of("waiting for a CPU: backward ends", wait.backward_ends, time.monotonic_ns())
         optimizer.step()
         optimizer.zero_grad()
-        costs.of("waiting for a CPU: the step ends, schedstat where due", wait.step_ends)
+        costs.of("waiting for a CPU: the step ends", wait.step_ends, time.monotonic_ns())
         costs.of("waiting for a CPU: of the step", wait.take_wait)
         costs.of("batch size: of the step", elements.take_count)
         costs.of("last losses: of the step", losses.take_loss)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.training import cpu_wait
-from ddptop.training.cpu_wait import LEAST_NS, READ_STEPS, UNKNOWN, CpuWait
+from ddptop.training.cpu_wait import DIVIDED_STEPS, LEAST_NS, LEAST_SHARE, UNKNOWN, CpuWait
 
 SCHEDSTAT = Path("/proc/self/schedstat")
 counted = pytest.mark.skipif(
@@ -19,17 +19,12 @@ counted = pytest.mark.skipif(
 
 
 class Readings(CpuWait):
-    """Reads these run delays, of a thread that has been off its CPU for a second more at each border."""
+    """Reads these run delays."""
 
     def __init__(self, *readings: int) -> None:
         super().__init__()
         self.readings = [*readings]
-        self.off_cpu = 0
-        self._read_steps = READ_STEPS
-
-    def _off_cpu(self) -> int:
-        self.off_cpu += 10**9
-        return self.off_cpu
+        self.at = 0
 
     def _open_file(self) -> None:
         self._thread, self._descriptor = threading.get_ident(), 10**6
@@ -37,64 +32,54 @@ class Readings(CpuWait):
     def _read_delay(self) -> int:
         return self.readings.pop(0)
 
+    def step(self, *, exposed: int = 0, step: int = 10 * LEAST_NS) -> int:
+        """A step as long as `step`, in which communication is exposed for so long; what was waited in it."""
+        self.at += step
+        if exposed:
+            self.last_gradient(self.at - exposed)
+            self.backward_ends(self.at)
+        self.step_ends(self.at)
+        return self.take_wait()
+
+
+LONG = 10 * LEAST_NS
+
 
 def test_what_was_waited_in_exposed_communication_does_not_count() -> None:
-    waits = Readings(100, 130, 190, 200)
-    waits.step_ends()
-    assert waits.take_wait() == UNKNOWN  # of the first step the begin is not known
-    waits.last_gradient()
-    waits.backward_ends()
-    waits.step_ends()
-    assert waits.take_wait() == 100 - 60
+    more = LONG + 300
+    waits = Readings(100, more, more + 100, more + 160, 2 * more)
+    assert waits.step() == UNKNOWN  # of the first step the begin is not known
+    assert waits.step() == more - 100
+    assert waits.step(exposed=LEAST_NS) == more - 60
+
+
+def test_where_that_is_not_read_all_of_exposed_communication_may_have_been_waited() -> None:
+    waits = Readings(0, LONG, LONG, LONG + 1, 2 * LONG)
+    waits.step()
+    assert waits.step(exposed=LONG // 2) == LONG - LONG // 2
+    assert waits.step(exposed=LONG // 2) == LONG - 1
+
+
+def test_it_is_read_there_only_soon_after_a_step_with_a_considerable_wait() -> None:
+    waits = Readings(0, LONG, *[LONG] * 3 * DIVIDED_STEPS, LONG + 30, LONG + 50, 10 * LONG)
+    waits.step()
+    assert waits.step(exposed=1) == LONG - 1
+    for _ in range(DIVIDED_STEPS):
+        assert waits.step(exposed=1) == 0
+    assert len(waits.readings) == 3
+    assert waits.step(exposed=1) == 0 and len(waits.readings) == 2
+    assert waits.step(exposed=1) == 0 and len(waits.readings) == 1
+
+
+@pytest.mark.parametrize(("step", "known"), [(LEAST_NS, LEAST_NS), (round(LONG / LEAST_SHARE), LONG)])
+def test_a_wait_that_is_a_small_part_of_a_step_is_given_as_none(step: int, known: int) -> None:
+    waits = Readings(0, known - 1, 2 * known - 1)
+    assert [waits.step(step=step) for _ in range(3)] == [UNKNOWN, 0, known]
 
 
 def test_a_reading_that_fails_makes_its_steps_unknown() -> None:
-    waits = Readings(100, UNKNOWN, UNKNOWN, 150, 170)
-    for expected in (UNKNOWN, UNKNOWN, UNKNOWN, 20):
-        waits.step_ends()
-        assert waits.take_wait() == expected
-
-
-class OffCpu(Readings):
-    """A thread that was off its CPU for as long as given, at each border."""
-
-    def __init__(self, off_cpu: list[int], *readings: int) -> None:
-        super().__init__(*readings)
-        self.times = off_cpu
-        self._read_steps = self._newest = 0
-
-    def _off_cpu(self) -> int:
-        return self.times.pop(0)
-
-
-def test_the_run_delay_is_read_only_where_the_thread_was_off_its_cpu_outside_exposed_communication() -> None:
-    long = 10 * LEAST_NS
-    waits = OffCpu([0, 0, long, long + LEAST_NS - 1, 2 * long, 3 * long, 4 * long], 100, 130, 200)
-    waits.step_ends()
-    assert waits.take_wait() == UNKNOWN
-    waits.last_gradient()
-    waits.backward_ends()
-    waits.step_ends()
-    assert waits.take_wait() == 0 and len(waits.readings) == 3
-    for expected in (100, 30, 70):  # the first two: all since the last reading
-        waits.step_ends()
-        assert waits.take_wait() == expected
-
-
-def test_it_is_read_where_the_thread_was_off_its_cpu_since_the_last_reading() -> None:
-    less, more = LEAST_NS - 1, LEAST_NS
-    waits = OffCpu([0, less, more, more + less, 3 * more], 100, 170, 400)
-    waits._read_steps = READ_STEPS
-    waits.step_ends()
-    waits.take_wait()
-    waits.last_gradient()
-    waits.backward_ends()
-    assert len(waits.readings) == 1, "not at the last gradient"
-    waits.step_ends()
-    waits.take_wait()
-    assert len(waits.readings) == 1
-    waits.step_ends()
-    assert waits.take_wait() == 400 - 170
+    waits = Readings(100, UNKNOWN, UNKNOWN, 150, 150 + LONG)
+    assert [waits.step() for _ in range(4)] == [UNKNOWN, UNKNOWN, UNKNOWN, LONG]
 
 
 @counted
@@ -102,7 +87,7 @@ def test_it_is_that_of_the_thread_whose_step_ends() -> None:
     waits, taken = CpuWait(), []
 
     def step() -> None:
-        waits.step_ends()
+        waits.step_ends(0)
         taken.append(waits.take_wait())
 
     step()
@@ -120,15 +105,14 @@ def test_it_is_that_of_the_thread_whose_step_ends() -> None:
 @counted
 def test_a_file_of_the_script_is_not_closed_and_no_step_is_known_from_it(tmp_path: Path) -> None:
     waits = CpuWait()
-    waits.step_ends()
+    waits.step_ends(0)
     waits.take_wait()
-    waits._read_steps, waits._last = READ_STEPS, UNKNOWN
     theirs = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     os.write(theirs, b"1 2 3")
     os.dup2(theirs, waits._descriptor)
     os.ftruncate(theirs, 0)
     number = waits._descriptor
-    waits.step_ends()
+    waits.step_ends(0)
     assert waits.take_wait() == UNKNOWN
     os.fstat(number)
     os.close(number)
@@ -146,8 +130,8 @@ def test_a_kernel_that_does_not_count_is_not_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(cpu_wait.os, "pread", pread)
     waits = CpuWait()
     for _ in range(3):
-        waits.last_gradient()
-        waits.backward_ends()
-        waits.step_ends()
+        waits.last_gradient(0)
+        waits.backward_ends(0)
+        waits.step_ends(0)
         assert waits.take_wait() == UNKNOWN
     assert len(asked) <= 1

@@ -67,10 +67,16 @@ CALM_BATCHES = 8
 ASIDE_NS = 5_000
 """What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
 
-TIGHT_SHARE, TIGHT_STEP_NS = 0.5, 4_000_000
-"""Where what is not bucket detail takes more than this share of the budget, in steps shorter than this, the
-publisher runs half as often. In longer ones that saves little of the usual budget, and a slow rank would be
-flagged, and cleared, up to 60 steps later: there it does so where it alone takes more than this share."""
+OFTEN, TIGHT, RARE = 1, 2, 8
+"""In so many periods of REPORT_S the publisher takes the finished steps once."""
+
+TIGHT_SHARE = 0.5
+"""It does so more rarely where what is not bucket detail takes more than this share of the budget, in steps
+shorter than OFTEN_NS, or longer. In those between it saves little of the usual budget, and a slow rank would
+be flagged, and cleared, up to 60 steps later: there it does so where it alone takes more than this share.
+RARE is only for smaller budgets, where the publisher alone takes more than this share of it even so."""
+
+OFTEN_NS = 4_000_000, 25_000_000
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -131,9 +137,8 @@ class Budget:
         """How often a step is marked on the device; a power of two, 1 unless it waits for the host."""
         self.device_waits = False
         """Whether it does, by the last marked steps; set by the publisher."""
-        self.tight = False
-        """Whether steps are short and what is not bucket detail takes most of the budget: then the publisher
-        runs less often."""
+        self.report_every = OFTEN
+        """In so many periods the publisher takes the finished steps once."""
         self.reading_share = 0.0
         """Of the time that reads of torch's flight recorder take, in which the GIL is held. A median of
         batches would show nothing of one that comes every 8 s. Set by the publisher."""
@@ -236,7 +241,7 @@ class Budget:
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if not self._full and self._steps >= FIRST_STEPS:
             budget = self.budget_pct / 100.0 * step
-            self._choose_tightness(base, published, budget)
+            self._choose_report_every(base, published, budget)
             self._choose_intervals(base, extra, budget)
             self._choose_record_every(recording, budget * FULL_SHARE - published)
 
@@ -261,10 +266,13 @@ class Budget:
         elif not is_calm and self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
             self.record_every = min(every * 2, MAX_RECORD_EVERY)
 
-    def _choose_tightness(self, base: float, published: float, budget: float) -> None:
-        # With the publisher at half its rate both are less: back only where that, too, is far below.
-        share = TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE
-        self.tight = (base if self.step_ns < TIGHT_STEP_NS else published) > budget * share
+    def _choose_report_every(self, base: float, published: float, budget: float) -> None:
+        taken = published if OFTEN_NS[0] <= self.step_ns < OFTEN_NS[1] else base
+        # More rarely both are less: back only where that, too, is far below.
+        is_tight = taken > TIGHT_SHARE * budget / (1 if self.report_every == OFTEN else 2)
+        is_rare = published > TIGHT_SHARE * budget / (4 if self.report_every == RARE else 1)
+        is_rare = is_rare and self.budget_pct < DEFAULT_BUDGET_PCT and self.report_every != OFTEN
+        self.report_every = OFTEN if not is_tight else RARE if is_rare else TIGHT
 
     def _choose_intervals(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""

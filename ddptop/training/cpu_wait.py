@@ -49,7 +49,7 @@ class CpuWait:
         """Run delay at the last gradient."""
         self._stamped_at = 0
         self._exposed = self._exposed_ns = 0
-        """In exposed communication of the step: run delay, UNKNOWN where it is not read; and all of its time."""
+        """In exposed communication of the step: run delay, UNKNOWN where it is not read; and its length."""
 
     def last_gradient(self, at: int) -> None:
         """Exposed communication begins; on any thread."""

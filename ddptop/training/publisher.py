@@ -37,7 +37,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
-from ddptop.training.budget import Budget
+from ddptop.training.budget import OFTEN, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrivals import ArrivalReader
@@ -130,8 +130,8 @@ HOLD_S = 0.02
 ENDING_DEVICE_S = 0.02
 """How long a GPU that is some steps behind its host is waited for then."""
 
-TIGHT_PERIOD_S = 2 * REPORT_S
-"""Between two reads of the queue where the budget is tight. Heartbeats come every 0.5 s, so not longer."""
+HEARTBEAT_S = 2 * REPORT_S
+"""Between two heartbeats; the publisher wakes up at least so often."""
 
 
 class StepHold:
@@ -331,19 +331,25 @@ class Publisher(threading.Thread):
             self._notices.close_in_child()
 
     def _publish_until_closed(self, sender: AckedSender) -> None:
-        beat = True
+        periods = 0
         cpu = time.thread_time_ns()
         sender.exchange_messages()  # HELLO, also of a rank that exits within the first quarter of a second
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
             launchers = self._take_notices()
-            records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
-            self._offer_messages(sender, records)
-            self._read_arrivals(records)
-            if beat or self._budget.tight or launchers:
+            every = self._budget.report_every
+            # The events of a device are read each time: they are a small pool.
+            takes_steps = periods % every == 0 or self._ending is not None or self._session.device is not None
+            records: Sequence[StepRecord | LeftOutSteps] = ()
+            if takes_steps:
+                records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
+            if takes_steps or self._queue:
+                self._offer_messages(sender, records)
+                self._read_arrivals(records)
+            if periods % 2 == 0 or launchers:
                 sender.set_heartbeat(encode(self._make_progress()))
-            beat = not beat
+            periods += 1 if every == OFTEN else 2 - periods % 2
             ack = sender.exchange_messages()
             if self._ending is not None:
                 self._ending.note_sent()
@@ -389,7 +395,7 @@ class Publisher(threading.Thread):
         While no step ends, a question of the collector is something to do: when another rank has failed, the
         launcher ends this process a moment later.
         """
-        period_s = TIGHT_PERIOD_S if self._budget.tight else REPORT_S
+        period_s = REPORT_S if self._budget.report_every == OFTEN else HEARTBEAT_S
         now_s = time.monotonic()
         # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up
         # once.

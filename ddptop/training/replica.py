@@ -95,7 +95,7 @@ def first_piece(step: int, count: int) -> int:
 MAX_EVERY = 4096
 """Replicas are checked at least this often, as bucket detail is taken."""
 
-SHARE = 0.1
+SHARE = 0.05
 """Share of the budget that the checks may take."""
 
 MEMORY = 0.8

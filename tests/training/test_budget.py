@@ -17,7 +17,10 @@ from ddptop.training.budget import (
     MARKS_NS,
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
+    OFTEN,
+    RARE,
     RAREST,
+    TIGHT,
     UNSEEN,
     WRAPPER_NS,
     Budget,
@@ -220,23 +223,33 @@ def test_detail_goes_on_where_the_phases_fill_the_budget(
 def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> None:
     training = Training(Budget(1.0))
     training.run(5_000, wall=MS, plain=20_000, detail=205_000)
-    assert training.budget.tight and 1 < training.budget.loss_every <= MAX_LOSS_EVERY
+    assert 1 < training.budget.loss_every <= MAX_LOSS_EVERY
     training.run(500, wall=50 * MS, plain=20_000, detail=205_000)
-    assert (training.budget.tight, training.budget.loss_every) == (False, 1)
+    assert (training.budget.report_every, training.budget.loss_every) == (OFTEN, 1)
 
 
-@pytest.mark.parametrize(("pct", "tight"), [(1.0, False), (0.1, True)])
-def test_a_publisher_that_takes_most_of_a_small_budget_runs_half_as_often(pct: float, tight: bool) -> None:
-    """0.2 % of a core in steps of 40 ms."""
+@pytest.mark.parametrize(
+    ("pct", "wall_us", "publisher", "every"),
+    [
+        (1.0, 1_000, 500_000, TIGHT),
+        (1.0, 3_900, 20_000, TIGHT),
+        (1.0, 4_100, 500_000, OFTEN),  # half as often a flag would come and go 25 steps of 10 ms later
+        (1.0, 20_000, 500_000, OFTEN),
+        (1.0, 40_000, 500_000, TIGHT),
+        (1.0, 80_000, 500_000, OFTEN),
+        (0.5, 10_000, 500_000, OFTEN),
+        (0.1, 10_000, 500_000, RARE),
+        (0.1, 40_000, 500_000, RARE),  # 0.2 % of a core
+        (0.1, 40_000, 20_000, TIGHT),
+        (0.1, 400_000, 20_000, OFTEN),
+    ],
+)
+def test_steps_are_reported_more_rarely_where_the_budget_is_tight(
+    pct: float, wall_us: int, publisher: int, every: int
+) -> None:
     training = Training(Budget(pct))
-    training.run(4_000, wall=40 * MS, plain=100_000, detail=490_000, publisher=MS // 2)
-    assert training.budget.tight is tight
-
-
-def test_steps_of_4_ms_and_more_are_reported_four_times_a_second_whatever_the_budget() -> None:
-    """Half as often a flag would come and go 25 steps of 10 ms later."""
-    for wall, tight in ((3_900_000, True), (4_100_000, False), (10 * MS, False)):
-        assert trained(4_000, wall=wall, plain=100_000, detail=490_000).tight is tight
+    training.run(4_000, wall=1_000 * wall_us, plain=180_000, detail=490_000, publisher=publisher)
+    assert training.budget.report_every == every
 
 
 def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:

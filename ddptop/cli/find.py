@@ -71,11 +71,13 @@ def collected_elsewhere(run: RunFile) -> str:
 
 def find_recorded(running: Iterable[RunFile]) -> list[RecordingEntry]:
     """Recordings in the state directory, newest first, without those that the `running` runs still write."""
-    from ddptop.host.folders import RunDirectoryError, state_directory
+    from ddptop.host.folders import RunDirectoryError, state_directory, state_path
 
     try:
         folder = state_directory()
     except RunDirectoryError as error:
+        if not state_path().exists():  # it cannot be made: a read-only home
+            return []
         raise CliError(str(error), Exit.REFUSED) from None
     # A recording that is being written is listed as its live run.
     busy = {str(run.recording) for run in running}

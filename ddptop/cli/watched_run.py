@@ -178,11 +178,16 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
 def recording_path(options: LaunchOptions, name: str) -> str:
     """Where to record, or `off`; never an existing file. Raises RunDirectoryError.
 
-    In a folder it is a file of the run's name.
+    In a folder it is a file of the run's name. Where no path is given and there can be no folder of
+    recordings, as in a container with a read-only home, the run is watched and not recorded.
     """
     if options.record == "off":
         return "off"
-    path = state_directory() if options.record == "auto" else Path(options.record)
+    try:
+        path = state_directory() if options.record == "auto" else Path(options.record)
+    except RunDirectoryError as error:
+        note(f"run {name}: not recorded: {error}; --ddptop-record PATH records elsewhere")
+        return "off"
     if path.is_dir():
         path /= f"{name}.ddptop"
     elif path.exists() and not path.is_file():

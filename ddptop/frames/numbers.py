@@ -60,6 +60,14 @@ def bounded(value: float | None, bound: float | None, digits: int = 1) -> str:
     return text if bound is None or text == UNKNOWN else f"{text} ±{fixed(bound, digits)}"
 
 
+def sized_ms(value_ms: float, bound_ms: float) -> str:
+    """How much longer something takes, `20.3 ±0.1 ms`; `roughly 20 ms` where the error is as large: it
+    varies, and an error above the figure would say nothing."""
+    if bound_ms < value_ms:
+        return f"{bounded(value_ms, bound_ms)} ms"
+    return f"roughly {fixed(value_ms, 0 if value_ms >= 10 else 1)} ms"
+
+
 FEW_PCT = 5.0
 """Shares below have a decimal."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddptop.frames.calls import place
 from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
-from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size
+from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size, sized_ms
 from ddptop.frames.process_groups import DEFAULT_GROUP, OTHER_DESCRIPTION
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
         return rare_phrase(s, s.rare, where)
     many, by_steps = len(s.ranks) > 1, s.basis == "every_step"
     who = (f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}") + where
-    size = f"{bounded(s.lateness_ms, s.bound_ms)} ms {'longer' if by_steps else 'late'}"
+    size = f"{sized_ms(s.lateness_ms, s.bound_ms)} {'longer' if by_steps else 'late'}"
     often = f"in {percent(s.last_pct)} of steps"
     verb = ("take" if by_steps else "arrive") + ("" if many else "s")
     sentence = f"{who} {verb} {size} {often}"
@@ -229,9 +229,7 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
         often = f"rank {s.rank}{where} is last in {percent(100 * s.last / max(1, s.steps))} of steps"
         sure = f"sure after {fixed(s.needed_s, 0)} s, {fixed(min(s.so_far_s, s.needed_s), 0)} so far"
         return f"{often} and {cause_phrase(s.cause, None)}; {sure}"
-    size = f"{bounded(s.lateness_ms, s.bound_ms)} ms"
-    if s.bound_ms >= s.lateness_ms:  # it varies: an error above the figure would say nothing
-        size = f"roughly {fixed(s.lateness_ms, 0 if s.lateness_ms >= 10 else 1)} ms"
+    size = sized_ms(s.lateness_ms, s.bound_ms)
     if s.basis == "every_step":
         return f"rank {s.rank}{where} was the slowest in {s.last} of {s.steps} steps, by {size}"
     return f"rank {s.rank}{where} came last in {s.last} of {s.steps} measured steps, by {size}"

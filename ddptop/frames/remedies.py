@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
 from ddptop.frames.phrases import ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.stall import STOPPED_THEN
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
 
@@ -265,6 +266,8 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
     rank, host = missing.rank, missing.host or "its host"
     if missing.process == "stopped":
         return f"kill -CONT {missing.pid} on {host}: its process is stopped."
+    if missing.process.startswith(STOPPED_THEN):
+        return f"Find out who stopped rank {rank} on {host} (SIGSTOP): Ctrl-Z, a debugger, a scheduler?"
     if rank < len(frame.ranks.state) and frame.ranks.state[rank] == "finished":
         return "Give all ranks equally many batches (drop_last=True), or use model.join()."
     if missing.waits_for:

@@ -12,6 +12,10 @@ MAX_POSITIONS = 8
 """Most ranks with stacks in a frame; the recording has all."""
 
 
+STOPPED_THEN = "stopped, then "
+"""Before how a process has ended that was stopped (SIGSTOP) in the stall, in `RankPosition.process`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call on a stack; `line` 0 and an empty `code` are unknown."""
@@ -39,7 +43,8 @@ class RankPosition:
     host: str
     pid: int | None
     process: str
-    """`alive`, `stopped` (SIGSTOP), `silent`, or how it exited: `killed by SIGKILL`, `exit code 1`."""
+    """`alive`, `stopped` (SIGSTOP), `silent`, or how it exited: `killed by SIGKILL`, `exit code 1`,
+    `stopped, then killed by SIGKILL`."""
     step: int | None
     bucket: int | None
     sequence: int | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase
 from ddptop.frames.conditions import UNREACHABLE, condition_of, kinds_of
-from ddptop.frames.numbers import bounded, fixed, percent
+from ddptop.frames.numbers import fixed, percent, sized_ms
 from ddptop.frames.phrases import (
     NOT_MEASURABLE,
     UNEVEN_PCT,
@@ -323,7 +323,7 @@ def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
     when = f"{steps}, {percent(slow.flagged_pct)} of the time"
     share = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
     cost = f"cost {format_seconds(slow.lost_s)}, {percent(share)} of the time in steps"
-    late, often = f"{bounded(slow.lateness_ms, slow.bound_ms)} ms", f"{percent(slow.last_pct)} of those steps"
+    late, often = sized_ms(slow.lateness_ms, slow.bound_ms), f"{percent(slow.last_pct)} of those steps"
     by_steps = slow.basis == "every_step"
     at_collectives = f" at the collectives of {slow.group}" if slow.group else ""
     late += f" longer, the slowest in {often}" if by_steps else f" late{at_collectives}, last in {often}"

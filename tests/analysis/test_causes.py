@@ -98,6 +98,13 @@ def test_a_rank_with_more_in_every_step_has_uneven_work(make_world) -> None:
     assert straggler_phrase(late).startswith("rank 1 has 1.7x the elements, ")
 
 
+def test_work_that_does_not_grow_with_the_size_is_not_shared_out(make_world) -> None:
+    # Beside 14 ms that a step takes anyway, 29,000 elements more take 29 ms, half of which can be moved.
+    late = uneven(make_world, 1.0, lambda rank, step: 30_000 if rank else 1000).straggler
+    assert (late.rank, late.cause, late.elements_ratio) == (1, "uneven_work", pytest.approx(30))
+    assert 25 < late.cost_pct < 45
+
+
 def test_a_slow_rank_is_slow_also_with_larger_batches_or_beside_uneven_ones(make_world) -> None:
     late = uneven(make_world, 10.0, lambda rank, step: 1000 + 300 * rank, slow_us=20_000).straggler
     assert (late.rank, late.cause, late.elements_ratio) == (1, "forward", None)

@@ -285,6 +285,20 @@ def test_the_stall_stays_where_ranks_raise_on_an_interruption_and_are_killed_aft
     assert [stall.ranks for stall in report_of(stage).stalls] == [(1,)]
 
 
+def test_that_its_process_was_stopped_stays_known_where_the_run_is_interrupted(stage) -> None:
+    stage.tell("process", 1, state="stopped")
+    stands(stage, 17, answers=False)
+    for rank in OTHERS:
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(82, done=True), op(83)))
+    fields = {"signal": "SIGINT", "host": ""}
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields)))
+    ends(stage, 0, 1, 2, 3, signal="SIGKILL")
+    fails(stage)
+    found = stage.frame()
+    assert found.stall.positions[0].process == "stopped, then killed by SIGKILL"
+    assert next_action(found).startswith("Find out who stopped rank 1 on ")
+
+
 def test_the_stall_stays_where_only_the_run_is_known_to_have_ended(stage) -> None:
     stands(stage, 17)
     fails(stage)

@@ -12,6 +12,7 @@ import pytest
 
 from ddptop.agent.launcher import parse_arguments
 from ddptop.cli import watched_run
+from ddptop.cli.find import find_recorded
 from ddptop.cli.launch_options import OPTIONS, LaunchOptions, add_options
 from ddptop.collector.supervisor import RunSummary
 from ddptop.host.processes import boot_id, pid_namespace
@@ -150,3 +151,17 @@ def test_one_step_and_one_record_are_no_plurals() -> None:
         assert watched_run.describe_summary(came, code) == said
     assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
     assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"
+
+
+def test_where_there_can_be_no_folder_of_recordings_the_run_is_watched_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = LaunchOptions.from_parsed(parser.parse_args([]))
+    assert watched_run.recording_path(options, "train") == "off"
+    said = capsys.readouterr().err
+    assert said.startswith("ddptop: run train: not recorded: cannot make ") and "--ddptop-record PATH" in said
+    assert find_recorded([]) == []

@@ -38,7 +38,7 @@ from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, 
 from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import age
 from ddptop.frames.phrases import ranks_phrase
-from ddptop.frames.stall import Stall
+from ddptop.frames.stall import STOPPED_THEN, Stall
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -225,5 +225,7 @@ def ended_stall(state: RunState, kept: KeptStall) -> Stall:
 
 def _at_end(rank_state: RankState, position: RankPosition) -> RankPosition:
     """A rank's position in a stall, with how its process has ended since."""
-    ended = rank_state.ended_badly or rank_state.bye is not None
-    return replace(position, process=process_phrase(rank_state)) if ended else position
+    if not rank_state.ended_badly and rank_state.bye is None:
+        return position
+    before = STOPPED_THEN if position.process == "stopped" else ""
+    return replace(position, process=before + process_phrase(rank_state))

@@ -74,7 +74,8 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
 
 
 def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size: Column) -> float | None:
-    """Every rank always has the same size: time of forward and own backward for each element of it."""
+    """Every rank always has the same size: time of forward and own backward for each element by which the
+    largest have more. Not for each of theirs: a part of the time is the same whatever the size."""
     compute = median(steps.place("forward", slots, members) + steps.place("backward", slots, members))
     sizes_of_others = median_of_others(size)
     larger = size >= LARGER * sizes_of_others
@@ -82,7 +83,10 @@ def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size
         return None
     element_ms = compute / size
     usual = float(median(element_ms[~larger]))
-    return usual if usual > 0 and (element_ms[larger] <= ALIKE * usual).all() else None
+    if not usual > 0 or not (element_ms[larger] <= ALIKE * usual).all():
+        return None
+    more = compute[larger] - median(compute[~larger])
+    return max(0.0, float(median(more / (size[larger] - median(size[~larger])))))
 
 
 def gain(steps: StepWindow, slots: Indices, members: Indices) -> Column:

@@ -10,17 +10,19 @@ from ddptop.tui.keys import Action, Do
 from tests.frames.ledgers import checkpoints
 from tests.tui.drive import Sketch
 from tests.tui.fake import NOW, FakeSource, straggler
-from tests.tui.fake_views import WantedSource
+from tests.tui.fake_views import WantedSource, on_hosts
 from tests.tui.troubles import missing
 
 WIDE = (160, 50)
 
 
-def titles(person: Sketch) -> dict[int, str]:
-    """The rules of a page, by their lines: without what stands in them."""
+def titles(person: Sketch) -> set[tuple[int, int]]:
+    """Where the titles of panels begin: lines and cells."""
     lines = person.text().splitlines()
     return {
-        row: re.sub(r"[^┬┼┤├┴]", "─", line) for row, line in enumerate(lines) if "──" in line[:3] + line[-3:]
+        (row, hit.start())
+        for row, line in enumerate(lines)
+        for hit in re.finditer(r"(?:^|[┬┼├┌ ])── (?=\w)", line)
     }
 
 
@@ -91,3 +93,33 @@ def test_a_stuck_step_has_the_stack_of_the_rank_that_it_is_due_to() -> None:
     text = Sketch(WantedSource(missing()), WIDE).press("2")
     assert "while True: self.lock.acquire()" in text and "steps before it" in text
     assert "■ stalled" in text and text.count("○ waiting") == 3
+
+
+def test_beside_the_heat_map_is_its_cell_in_words_and_how_the_values_are_distributed() -> None:
+    person = Sketch(WantedSource(straggler()), WIDE)
+    text = person.press("4")
+    assert "rank 1 in step 12,480" in text and "the worst of 4 cells, median 0.1" in text
+    counts = [int(number) for number in re.findall(r"(?:≤|>)\d+(?: ms)? +(\d+) +[\d.]+%", text)]
+    grid = person.place.heat.grid
+    assert grid is not None
+    unknown = int(re.findall(r"not known +(\d+)", text)[0])
+    assert len(counts) == 5 and sum(counts) + unknown == grid.rows * grid.columns
+    assert counts[-1] == grid.columns, "rank 1 is slow in every step"
+    assert re.search(r"wait ms +0\.0 +20\.3", text), "its other metrics beside the median"
+    rules = titles(person)
+    text = person.press("left", "up")
+    assert "rank 0 in step 12,479" in text and titles(person) == rules
+    assert "not known" not in "\n".join(text.splitlines()[-4:]), "the distribution is the legend"
+
+
+def test_the_cells_of_few_hosts_fill_a_wide_page_and_have_their_values_in_them() -> None:
+    person = Sketch(WantedSource(on_hosts(straggler(12), 4)), WIDE)
+    text = person.press("4", "v")
+    row = next(line for line in text.splitlines() if "20.3" in line)
+    assert row.index("20.3") > 30
+    grid = person.place.heat.grid
+    assert grid is not None and grid.cell > 20 and grid.tall > 10
+    x, y = grid.left + 2 * grid.cell + grid.cell // 2, 1 + grid.top + grid.tall + grid.tall // 2
+    assert person.view.click(person, x, y, twice=False)
+    assert person.place.heat.rank() == 6 and "rank 6 now" in person.text()
+    assert not person.view.click(person, 150, y, twice=False), "the panels are no cells"

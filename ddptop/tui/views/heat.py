@@ -13,8 +13,9 @@ from ddptop.frames.columns import folds
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
-from ddptop.render.line import Line, join_parts
+from ddptop.render.line import Line, combine_roles, join_parts
 from ddptop.render.metrics import HEAT_FIELDS
+from ddptop.render.phases import join_cells
 from ddptop.render.text import fit_tail, fit_text, text_width, wrap_lines
 from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.page_figures import PageFigures
@@ -22,8 +23,10 @@ from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
+from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, panel_width
 from ddptop.tui.views.heat_state import NOW_FIGURES, Grid
 from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
+from ddptop.tui.views.panels import Panel, PanelColumn, draw_band, has_panels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,10 +36,17 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
-    from ddptop.tui.views.heat_state import HeatState
+    from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, panel_width
+from ddptop.tui.views.heat_state import HeatState
 
 CELL, GAP = 2, 2
 """Terminal cells of a cell of the map, and between two blocks."""
+
+WIDEST, TALLEST_OF_HOST = 48, 16
+"""Terminal cells and lines of a cell at most, on a page with panels."""
+
+VALUE_FROM = 6
+"""Terminal cells of a cell from which its value stands in it."""
 
 FOLDED = 3
 """Cells for the number of further hosts that a row stands for."""
@@ -49,10 +59,12 @@ class DrawnMap(NamedTuple):
     body: list[Line]
     under: Line
     """About the cell under the cursor."""
+    cells: MapCells | None = None
+    """What panels beside the map are about; None: there is no rank."""
 
 
-def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> DrawnMap:
-    """The map of hosts x local ranks."""
+def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, large: bool) -> DrawnMap:
+    """The map of hosts x local ranks; `large`: in larger cells with their values, where all of them fit."""
     names, table, _ = table_by_host(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
@@ -65,7 +77,8 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> Dr
         state.grid = None
         return DrawnMap(Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim"))
     label = min(LONGEST_NAME, max(map(text_width, names)) + (FOLDED if len(names) > room else 0)) + 1
-    block = label + table.shape[1] * CELL + 2
+    cell, tall = _enlarge_cells(table.shape, label, width, room) if large else (CELL, 1)
+    block = label + table.shape[1] * cell + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
     value, rank = fold_cells(values, table, edges, small_is_bad)
@@ -77,17 +90,31 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> Dr
         left=label + 1,
         rows=rows,
         columns=columns,
-        cell=CELL,
-        tall=1,
+        cell=cell,
+        tall=tall,
         folds=tuple((int(edges[i]) + offset, int(edges[i + 1]) + offset) for i in range(rows)),
         worst=tuple(int(who) if who >= 0 else None for who in rank.ravel().tolist()),
-        lines=room,
+        lines=room if tall == 1 else rows,
         block=block + GAP,
     )
     state.settle()
     host_map = HostMap(names, edges, value, rank, shades)
-    lines = _draw_hosts(scene, state, host_map, label, room)
-    return DrawnMap(shades, lines, _draw_under_of_hosts(scene, state, host_map, width))
+    lines = _draw_hosts(scene, state, host_map, label, room, state.grid)
+    ranks = np.array([-1 if who is None else who for who in state.grid.worst]).reshape(value.shape)
+    folded = int(edges[state.row + 1] - edges[state.row])
+    cells = MapCells(state.figure, shades, value, ranks, state.row, max(0, state.column), folded=folded)
+    return DrawnMap(shades, lines, _draw_under_of_hosts(scene, state, host_map, width), cells)
+
+
+def _enlarge_cells(shape: tuple[int, ...], label: int, width: int, room: int) -> tuple[int, int]:
+    """Terminal cells and lines of a cell with which all hosts fill the room; the usual ones where they do not
+    fit."""
+    n_hosts, n_columns = shape
+    n_blocks = -(-n_hosts // room)
+    cell = min(WIDEST, ((width + GAP) // n_blocks - GAP - label - 2) // n_columns)
+    if cell <= CELL:
+        return CELL, 1
+    return cell, min(TALLEST_OF_HOST, room // n_hosts) if n_blocks == 1 else 1
 
 
 class HostMap(NamedTuple):
@@ -103,14 +130,16 @@ class HostMap(NamedTuple):
     shades: Shades
 
 
-def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, room: int) -> list[Line]:
-    names, edges, value, rank, shades = host_map
-    levels = shades.levels(value)
+def _draw_hosts(
+    scene: Scene, state: HeatState, host_map: HostMap, label: int, room: int, grid: Grid
+) -> list[Line]:
+    names, edges, values, rank, shades = host_map
+    levels = shades.levels(values)
     signs = find_row_signs(scene, state.first if state.count else 0, edges)
-    lines = [Line() for _ in range(min(room, len(value)))]
-    for row in range(len(value)):
+    lines = [Line() for _ in range(min(room, len(values) * grid.tall))]
+    for row in range(len(values)):
         # Rows that do not fit below each other go on in a block to the right.
-        line, has_cursor = lines[row % room], row == state.row
+        line, has_cursor = lines[row * grid.tall % room + (grid.tall - 1) // 2], row == state.row
         line.add(" " * GAP if row >= room else "")
         first, stop = int(edges[row]), int(edges[row + 1])
         hidden = f"+{stop - first - 1}" if stop - first > 1 else ""
@@ -118,8 +147,29 @@ def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, r
         sign: Piece = ("▸", "accent") if has_cursor else signs[row]
         line.add(*sign).add(name, "strong" if has_cursor else "dim")
         local = [level if who >= 0 else None for level, who in zip(levels[row], rank[row], strict=True)]
-        line.extend(shades.cells(local, CELL, state.column if has_cursor else None, scene.ascii_only))
+        cells = shades.cells(local, grid.cell, state.column if has_cursor else None, scene.ascii_only)
+        for below in lines[row * grid.tall : (row + 1) * grid.tall] if grid.tall > 1 else ():
+            if below is not line:
+                below.pad(label).extend(cells)
+        line.extend(_with_values(cells, values[row].tolist(), shades, local, grid.cell))
     return lines
+
+
+def _with_values(
+    cells: Line, values: list[float], shades: Shades, levels: list[int | None], cell: int
+) -> Line:
+    """The cells of a row with their values, where these have room."""
+    if cell < VALUE_FROM:
+        return cells
+    letters: list[Piece] = [(sign, role) for text, role in cells.pieces for sign in text]
+    for index, (value, level) in enumerate(zip(values, levels, strict=True)):
+        text = "" if level is None or level < 0 else fixed(value, max(1, digits(shades)))
+        if level is None or not 0 < len(text) <= cell - 2:
+            continue
+        begin = 1 + index * cell + (cell - len(text)) // 2
+        ink = combine_roles("ink", shades.role(level))
+        letters[begin : begin + len(text)] = [(letter, ink) for letter in text]
+    return join_cells(letters)
 
 
 def _draw_under_of_hosts(scene: Scene, state: HeatState, host_map: HostMap, width: int) -> Line:
@@ -149,19 +199,27 @@ TALLEST = 10
 
 def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, height: int) -> list[Line]:
     """Title, map, the cell under the cursor, and the legend at the foot."""
-    shades, body, under = drawn
+    shades, body, under, cells = drawn
     shown = scene.frame.heat
     figure = state.figure if state.hosts or shown is None else shown.figure
     what = "hosts x local ranks, now"
     if not state.hosts and shown is not None:
         timed = "timed step" if heat_figures.METRICS[figure].is_timed else "step"
         what = f"ranks x last {counted(len(shown.steps), timed)}"
+    head = _draw_head(scene, state, figure, what, width)
+    if cells is not None and has_panels(width, height):
+        beside = panel_width(width)
+        columns = [
+            PanelColumn(width - beside, [Panel(None, body)]),
+            draw_heat_panels(scene, cells, beside, height - 1),
+        ]
+        return [head, *draw_band(columns, height - 1)]
     foot = [under]
     if height >= MIN_FOR_LEGEND:
         places = digits(shades)
         unit = heat_figures.METRICS[figure].unit
         foot.append(join_parts(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
-    lines = [_draw_head(scene, state, figure, what, width), *body]
+    lines = [head, *body]
     return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
@@ -199,6 +257,8 @@ class MapRoom(NamedTuple):
     side: int
     """Cells at the right for the worst of a row; 0: none."""
     rows: int
+    tallest: int
+    """Lines that a row takes at most."""
     has_axis: bool
 
 
@@ -215,7 +275,7 @@ def _draw_steps(scene: Scene, state: HeatState, heat: Heat, shades: Shades, room
         rows=rows,
         columns=columns,
         cell=2 if 2 * columns <= state.width else 1,
-        tall=max(1, min(TALLEST, room.rows // max(1, rows))),
+        tall=max(1, min(room.tallest, room.rows // max(1, rows))),
         folds=folds,
         worst=tuple(
             first if np.isnan(who) else int(who)
@@ -304,6 +364,19 @@ def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, width: int) -
     return under_cursor(scene, width, heat.figure, rank, value, stop - first, "", step=step)
 
 
+def _find_cells(state: HeatState, heat: Heat, shades: Shades) -> MapCells | None:
+    """The cells of the map of ranks x steps and the place of the cursor; None: there is none."""
+    grid, cell = state.grid, state.cell()
+    if grid is None or cell is None:
+        return None
+    row, column = divmod(cell, grid.columns)
+    shape = (grid.rows, grid.columns)
+    value = heat.value.reshape(-1, len(heat.steps))[: grid.rows, len(heat.steps) - grid.columns :]
+    ranks = np.array([-1 if who is None else who for who in grid.worst]).reshape(shape)
+    first, stop = grid.folds[row]
+    return MapCells(heat.figure, shades, value, ranks, row, column, heat.steps[-grid.columns :], stop - first)
+
+
 class HeatFigures(PageFigures):
     """The metrics of the map: Enter shows one."""
 
@@ -359,12 +432,15 @@ class HeatView(View):
         state = scene.place.heat.fitted_to(world, scene.by_steps or scene.frame.group.step is None)
         extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
         room = max(1, height - extra)
+        beside = panel_width(width) if has_panels(width, height) else 0
+        room = height - (2 if beside and not state.hosts else 1) if beside else room
+        left = width - beside
         if state.hosts:
-            drawn = draw_host_cells(scene, state, width, room)
+            drawn = draw_host_cells(scene, state, left - (1 if beside else 0), room, large=beside > 0)
             return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
         label = max(5, 2 * len(str(max(0, world - 1))) + 1)
-        side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
-        state.height, state.width = room, max(1, width - label - 4 - side)
+        side = 0 if width < 60 else WORST if width < 110 or beside else WORST_AND_HOST
+        state.height, state.width = room, max(1, left - label - 4 - side)
         heat = scene.frame.heat
         if heat is None or not heat.steps:
             state.grid = None
@@ -379,9 +455,11 @@ class HeatView(View):
             ]
             return Page(lines, PageLayout(heat=state))
         shades = _make_shades(scene, heat)
-        room_of_map = MapRoom(label, side, room, has_axis=height >= MIN_FOR_AXIS)
+        tallest = room if beside else TALLEST
+        room_of_map = MapRoom(label, side, room, tallest, has_axis=height >= MIN_FOR_AXIS)
         body = _draw_steps(scene, state, heat, shades, room_of_map)
-        drawn = DrawnMap(shades, body, _draw_under_cursor(scene, state, heat, width))
+        cells = _find_cells(state, heat, shades)
+        drawn = DrawnMap(shades, body, _draw_under_cursor(scene, state, heat, width), cells)
         return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
 
     def requested_detail(self, place: Place) -> str:

@@ -26,6 +26,9 @@ BORDER = 2
 _JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (False, False): "│"}
 """The border where a rule meets it from the left, and from the right."""
 
+_AT_TOP = {"┼": "┬", "├": "┌"}
+"""The same in the first line of a band."""
+
 
 def has_panels(width: int, height: int) -> bool:
     """Whether a page of this size has panels beside what it lists."""
@@ -70,7 +73,8 @@ def draw_band(columns: Sequence[PanelColumn], height: int, above: Sequence[int] 
     begin = first.width
     for column in others:
         for row, (part, is_rule) in enumerate(_draw_column(column, column.width - 1, height)):
-            joint = "┬" if row == 0 else _JOINTS[rules[row], is_rule]
+            joint = _JOINTS[rules[row], is_rule]
+            joint = _AT_TOP.get(joint, joint) if row == 0 else joint
             line = lines[row].pad(begin).on_own_ground().add(joint, "rule").add("" if is_rule else " ")
             line.extend(part.cut(begin + column.width - line.width)).pad(begin + column.width)
             line.spot(begin, begin + column.width, None)  # not a click on what the first column lists

@@ -39,15 +39,15 @@ THEMES = tuple(_make_theme(name, roles is not LIGHT, roles) for name, roles in T
 
 _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
-    "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "transfer": "accent",
+    "bad": "error", "data": "warning", "forward": "primary", "backward": "primary", "transfer": "success",
     "optimizer": "secondary", "sync": "accent", "badge": "warning", "wait": "warning", "area": "primary",
-    "edge": "primary", "heat0": "primary", "heat1": "primary", "heat2": "primary", "heat3": "warning",
+    "edge": "foreground", "heat0": "primary", "heat1": "primary", "heat2": "primary", "heat3": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
-    "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.75, "edge": 0.15,
-    "other": 0.5, "backward": 0.45, "transfer": 0.45, "optimizer": 0.1, "sync": 0.3,
+    "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.75, "edge": 0.3,
+    "other": 0.5, "backward": 0.5, "transfer": 0.45, "optimizer": 0.1, "sync": 0.3,
     "heat0": 0.85, "heat1": 0.6, "heat2": 0.25, "heat3": 0.3,
 }  # fmt: skip
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
@@ -57,7 +57,7 @@ _BASIC: dict[Role, str] = {
     "faint": "bright_black", "rule": "bright_black", "wait": "yellow", "accent": "cyan",
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "green",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
-    "sync": "bright_magenta", "other": "bright_black", "area": "blue", "edge": "bright_blue",
+    "sync": "bright_magenta", "other": "bright_black", "area": "blue", "edge": "white",
     "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
 }  # fmt: skip
 """Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and

@@ -403,7 +403,7 @@ def test_only_the_rank_that_it_is_due_to_is_marked() -> None:
 def test_figures_of_before_a_stall_are_marked_as_old() -> None:
     for case, words in (("missing", "before the stall"), ("died", "before the end")):
         text = sketch(FakeSource(TROUBLES[case]()), (80, 24))
-        assert f"┃{words}" in text and f"step ms 26.6 {words}" in text
+        assert f"┃{words}" in text and f"step ms 26.6 p50 {words}" in text
         assert f"complete steps, {words}" in draw_frame(TROUBLES[case](), 80)
     assert "before" not in sketch(FakeSource(live()), (80, 24)) + draw_frame(live(), 80)
 
@@ -446,7 +446,7 @@ def test_charts_have_one_time_axis_until_a_run_is_longer_than_they_look_back() -
 def test_in_ascii_a_sign_has_one_meaning() -> None:
     text = sketch(FakeSource(straggler()), (80, 24), ascii_only=True)
     assert " - " not in text
-    charts = text.split("loss 0.4125 : mean")[1]
+    charts = text.split("loss 0.4125 mean")[1]
     assert "ww" in charts and "::" in charts, "in bars and charts a w is waiting"
 
 

@@ -43,6 +43,9 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
     assert between(name, "edge", "background") >= 4.5, "an area has its upper edge: the area itself is quiet"
     assert between(name, "edge", "area") >= 3.0
     assert between(name, "area", "wait") >= 2.5
+    roles = THEMES_OF_ROLES[name]
+    hue, edge = (Color.parse(roles[role]).hsl for role in ("forward", "edge"))
+    assert edge.s < hue.s / 2, "grey beside the phases: the edge of a chart is none of them"
 
 
 @OURS
@@ -72,6 +75,7 @@ def test_in_a_theme_of_textual_waiting_is_seen_beside_work(theme: str) -> None:
     wait = palette.style("wait").color
     assert wait is not None
     assert all(palette.style(role).color != wait for role in ("data", "forward", "backward", "transfer"))
+    assert palette.style("data").color != palette.style("transfer").color, "also where accent is warning"
 
 
 def test_without_colours_the_signs_of_the_phases_tell_them_apart() -> None:

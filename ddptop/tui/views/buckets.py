@@ -12,6 +12,7 @@ from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, draw_rule
 from ddptop.render.metrics import BUCKET_FIELDS, PROCESS_GROUP_FIELDS
+from ddptop.render.phases import draw_legend
 from ddptop.render.process_group_table import LAUNCHES, ON_HOST, process_group_columns
 from ddptop.render.text import wrap_lines
 from ddptop.tui.page_figures import PageFigures
@@ -137,10 +138,16 @@ class BucketsView(View):
         legend = (
             [Line(part, "faint") for text in texts for part in wrap_lines(text, width)] if height > 9 else []
         )
-        lines.append(Line(" ").extend(table.draw_head(columns, gap)))
+        head = Line(" ").extend(table.draw_head(columns, gap))
+        bar = min(MAX_BAR, width - head.width - 3)
+        bar = bar if bar >= MIN_BAR - 3 else 0
+        lines.append(head.add("  ┃", "rule").add("busbw, of best seen"[:bar], "dim") if bar else head)
         room = height - len(lines) - len(legend)
-        n_chart = room - len(figures) - 1
+        n_chart = room - len(figures) - 2
         n_chart = n_chart if n_chart >= LEAST_CHART and width >= TWO_ABREAST else 0
+        if n_chart:  # a chart's own title has no room for every part
+            legend.insert(0, draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync))
+            room -= 1
         room -= n_chart
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)
@@ -148,8 +155,7 @@ class BucketsView(View):
             chosen = index == scroll.cursor
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
             line.extend(table.draw_row(columns, index, gap))
-            if width - line.width >= MIN_BAR and known(shares[index]):
-                bar = min(MAX_BAR, width - line.width - 3)
+            if bar and known(shares[index]):
                 line.add("  ┃", "rule").add("█" * round(shares[index] / 100 * bar), "transfer")
             line.target = index
             lines.append(line)

@@ -271,7 +271,9 @@ def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     if known(group.loss_max):
         worst = Line(f"{DASH}worst {loss(group.loss_max)}", "faint")
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
-    step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
+    # A word, not the look of the area's edge: below waiting, the edge is less than p50.
+    words = f"{' p50' if known(group.step_ms_p50) else ''}{f' {old}' if old else ''}"
+    step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
     return (
         (_draw_title("loss", loss(group.loss_mean), key=True), worst, rank),
         (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),
@@ -285,13 +287,13 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     young = len(x) and x[-1] - x[0] <= RECENT_S
     shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
     loss_now, step_now, _, speed_now = _draw_figures(scene)
+    dot = '"' if scene.ascii_only else "⠂"
     steps = [
         step_now[0],
-        draw_look("edge", scene.ascii_only, " p50"),
         draw_look("wait", scene.ascii_only, " waiting"),
         step_now[1],
+        Line(f"{dot} min, max {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
         shown,
-        Line(f"· least, peak {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
     ]
     speed = [*speed_now, shown]
 
@@ -300,7 +302,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
         Curve(
             steps, x, history.step_ms, "area", waste=history.wait_ms, span_s=RECENT_S, zero=True,
             step=history.step, band=True,
-            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 3),
+            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
             extremes=(history.step_min_ms, history.step_max_ms),
         ),
         _make_parts_curve(scene, shown),
@@ -343,7 +345,7 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
 def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, is_logarithmic(scene)
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
-    parts.append(draw_look("edge", scene.ascii_only, " mean"))
+    parts.append(Line("mean", "dim"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     signs = [sign for _, _, sign, _ in happened.activities]
     for kind, part in ACTIVITIES.items():

@@ -60,7 +60,6 @@ def draw_around(
     happened = find_happened(scene)
     if sign is not None:
         happened = replace(happened, events=(*happened.events, (at_s, *sign)))
-    mean = draw_look("edge", scene.ascii_only, " p50" if what == "steps" else " mean")
     if what == "parts":
         stack = np.stack([part(getattr(history, name)) for name in STACK.values()])
         curve = Curve(
@@ -69,13 +68,13 @@ def draw_around(
         )  # fmt: skip
     elif what == "losses":
         curve = Curve(
-            [Line("loss", "dim"), mean, Line("┄ worst", "faint")], x, part(history.loss_mean), "area",
+            [Line("loss mean", "dim"), Line("┄ worst", "faint")], x, part(history.loss_mean), "area",
             behind=part(history.loss_max), happened=happened,
         )  # fmt: skip
     else:
         waiting = draw_look("wait", scene.ascii_only, " waiting")
         curve = Curve(
-            [Line("step ms", "dim"), mean, waiting, Line("┄ p95", "faint")], x, part(history.step_ms), "area",
+            [Line("step ms p50", "dim"), waiting, Line("┄ p95", "faint")], x, part(history.step_ms), "area",
             waste=part(history.wait_ms), zero=True, band=True, happened=happened,
             early=max(0, history.early - first) + 1, p95=part(history.step_p95_ms),
         )  # fmt: skip

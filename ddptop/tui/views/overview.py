@@ -95,6 +95,8 @@ def _find_left_out(shown: Verdict, whole: str, first: str) -> str:
 def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]:
     """What the sentence means, in `most` lines; at the right end what it costs, as a bar."""
     bar = _draw_cost(scene) if room >= WIDE - INDENT else None
+    if bar is not None and room >= PANELS_FROM - INDENT:  # elsewhere it stands below the figure
+        bar = Line("time lost ", "dim").extend(bar)
     way = Line("7", "accent").add(" shows the stacks", "dim") if in_trouble(scene.frame) else None
     aside = bar or way
     first = room if aside is None else room - aside.width - 1
@@ -241,6 +243,16 @@ def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
     )
 
 
+UNIT = " · times in ms"
+"""After the number of ranks: titles of columns have no room for it."""
+
+
+def _add_unit(scene: Scene, title: str, width: int) -> str:
+    """The title with the unit of the times below it, where there are any and it fits."""
+    fits = text_width(title) + text_width(UNIT) + 12 <= width
+    return title + UNIT if fits and scene.frame.group.step is not None else title
+
+
 LEAST_BILL = 3
 """Lines below the charts from which the bill of the run has a place beside the events."""
 
@@ -270,7 +282,7 @@ class OverviewView(View):
 
     def _chart_keys(self) -> tuple[ScreenKey, ...]:
         return (
-            view_key("l", "l", self.change_axis, "log", "loss axis: log, linear, automatic"),
+            view_key("l", "l", self.change_axis, "log axis", "loss axis: log, linear, automatic"),
             view_key("x", "x", self.toggle_crosshair, "crosshair", "crosshair on the charts: arrows move it"),
             view_key(
                 "shift+left", "Shift ←", self.move_crosshair, "", "crosshair ten columns to the left", -10
@@ -307,7 +319,9 @@ class OverviewView(View):
             block.append(
                 draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
             )
-        title, alerts = count_ranks(scene, rows) if room.rules else None, _count_alerts(scene, rows, left)
+        title, alerts = None, _count_alerts(scene, rows, left)
+        if room.rules:
+            title = _add_unit(scene, count_ranks(scene, rows), left - text_width(alerts))
         columns = [PanelColumn(left, [Panel(title, block, figure=alerts)])]
         high = len(block) + (room.rules > 0)
         if side:

@@ -27,9 +27,9 @@ SCRIPT = StepPart("script", "░", "c", "other")
 STAGES: Mapping[str, StepPart] = {
     "torch_s": StepPart("import of torch", "▫", "i", "dim"),
     "init_s": SCRIPT,
-    "group_s": StepPart("process group", "≈", "g", "transfer"),
-    "ddp_s": StepPart("model", "▄", "m", "optimizer"),
-    "model_s": StepPart("DDP()", "▓", "D", "backward"),
+    "group_s": StepPart("process group", "≡", "g", "sync"),
+    "ddp_s": StepPart("model", "≈", "m", "transfer"),
+    "model_s": StepPart("DDP()", "▄", "D", "optimizer"),
     "batch_s": StepPart("first batch", "▪", "d", "data"),
     "forward_s": SCRIPT,
     "backward_s": StepPart("forward", "█", "F", "forward"),
@@ -37,7 +37,7 @@ STAGES: Mapping[str, StepPart] = {
 }
 """By the milestone that ends it, as `RankStart` names it: what a rank does until then."""
 
-WITHOUT_DDP = StepPart("model and first step", "█", "F", "forward")
+WITHOUT_DDP = StepPart("model and first step", "▓", "M", "backward")
 """After the process group, of a rank without DistributedDataParallel: it has no milestones in between."""
 
 WAITS = StepPart("waits", "▒", "w", "wait")
@@ -45,8 +45,8 @@ WAITS = StepPart("waits", "▒", "w", "wait")
 LABEL = 16
 """Cells before the bars at most."""
 
-TALLEST = 3
-"""Lines of a bar, where there is room."""
+TALL = (3, 2, 1)
+"""Lines of a bar: as many as there is room for."""
 
 LEAST_BAR = 20
 """Cells of a bar below which it says nothing."""
@@ -66,7 +66,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
         return []
     axis = TimeAxis(0.0, frame.unix_s - frame.run.started_at, width - label - 1)
     room = height - 1 - (height > len(rows) + 1)
-    tall = min(TALLEST, max(1, room // len(rows)))
+    tall = next((tall for tall in TALL if tall * len(rows) <= room), 1)
     lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))]
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
+from textual.color import Color
 
+from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.context import RenderContext
-from ddptop.render.milestones import draw_milestones
+from ddptop.render.milestones import STAGES, WAITS, draw_milestones
+from ddptop.tui.theme import contrast
 from tests.tui.drive import sketch
 from tests.tui.fake import CASES, FakeSource
 from tests.tui.fake_start import held_up, on_their_way, rank_start, starting
@@ -41,3 +45,12 @@ def test_before_the_first_step_the_overview_says_nothing_yet_at_most_once(size: 
         picture = sketch(FakeSource(replace(frame)), size, "1")
         assert sum(picture.count(words) for words in ("nothing to draw", "nothing has")) <= 1
         assert ("S start: 0 of 4 ranks" in picture) == (frame.start is not None)
+
+
+@pytest.mark.parametrize("theme", THEMES_OF_ROLES)
+def test_stages_look_different_and_long_ones_differ_from_their_neighbours_by_lightness(theme: str) -> None:
+    looks = {(stage.glyph, stage.plain, stage.role): stage.name for stage in (*STAGES.values(), WAITS)}
+    assert len({*looks.values()}) == len(looks) == len({plain for _, plain, _ in looks})
+    colours = [THEMES_OF_ROLES[theme][stage.role] for stage in STAGES.values()]
+    for one, other in itertools.pairwise(colours[1:6]):
+        assert contrast(Color.parse(one), Color.parse(other)) >= 3.0

@@ -108,7 +108,8 @@ def test_w_leads_there_and_from_there_to_the_stall() -> None:
 
 def test_a_rank_that_has_done_its_step_is_in_the_last_row() -> None:
     ranks = (rank_start(0, "step", step_s=12.0), rank_start(1, "backward", backward_s=11.0))
-    lines = sketch(FakeSource(starting(ranks)), (160, 50), "S").splitlines()
+    person = Sketch(FakeSource(starting(ranks)), (160, 50))
+    lines = person.press("S").splitlines()
     assert "start: 1 of 2 ranks with a first step" in lines[4]
     assert "is in its first backward" in lines[6] and "has finished its first step" in lines[7]
-    assert "12.0" in lines[7].split()
+    assert "step 12.0 s" in person.press("down")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.differences import differences
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import BucketFigures, Frame, rate_without_stalls
 from ddptop.frames.hosts import short_names
@@ -27,13 +28,18 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, draw_rule, join_parts, side_by_side
+from ddptop.render.phases import draw_legend
 from ddptop.render.rank_table import state_piece, table_values
-from ddptop.render.text import fit_tail, fit_text, text_width
+from ddptop.render.sampled_stack import tree_lines
+from ddptop.render.text import fit_tail, fit_text, text_width, wrap_lines
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import is_logarithmic
 from ddptop.tui.views.curve import Curve, draw_chart
-from ddptop.tui.views.rank_page import OneRankView
+from ddptop.tui.views.events import draw_event
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders, has_panels
+from ddptop.tui.views.rank_page import OneRankView, draw_extras
+from ddptop.tui.views.rank_table import draw_rank_bar
 from ddptop.tui.views.text_page import draw_text
 
 if TYPE_CHECKING:
@@ -142,15 +148,16 @@ def _describe_difference(write: Callable[[float | None], str], apart: float, bes
 def _draw_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
     """Name the buckets in which either rank is most often the last. Frames have nothing else of buckets by
     rank."""
-    lines = []
-    for rank in (left_rank, right_rank):
-        last_in = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
-        if last_in and not scene.frame.group.clock_free:
-            names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in last_in)
-            lines.append(
-                Line(f"  rank {rank} ", "strong").add(f"is most often last in bucket {names}", "dim")
-            )
+    lines = [line for rank in (left_rank, right_rank) for line in _draw_last_in(scene, rank, f"rank {rank} ")]
     return lines or [Line("  neither is most often the last in any bucket", "dim")]
+
+
+def _draw_last_in(scene: Scene, rank: int, name: str = "") -> list[Line]:
+    last_in = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
+    if not last_in or scene.frame.group.clock_free:
+        return []
+    names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in last_in)
+    return [Line(f"  {name}", "strong").add(f"is most often last in bucket {names}", "dim")]
 
 
 WIDE, NARROW = (18, 11, 9), (15, 9, 8)
@@ -182,12 +189,15 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     lines = [_draw_run(scene, "A", first, width), _draw_run(scene, "B", second, width)]
     words, differ = _draw_chance(first, second, width)
     lines += [*words, *_draw_stalls(scene, first, second, width)][: max(0, height - 3)]
-    lines.append(draw_rule(width))
     table = _draw_figures_of_runs(first, second, width, differ)
+    buckets = _draw_buckets_of_runs(first, second, width)
+    if has_panels(width, height) and width >= FIGURES_CELLS + BUCKETS_CELLS:
+        lines += _draw_panels_of_runs(scene, (first, second), buckets, differ, (width, height - len(lines)))
+        return Page(lines[:height])
+    lines.append(draw_rule(width))
     room = height - len(lines)
     lines += table[:room]
     room -= min(room, len(table))
-    buckets = _draw_buckets_of_runs(first, second, width)
     charted = max(0, min(16, room - min(len(buckets), max(0, room - MIN_CHART - 1)) - 1))
     if charted >= MIN_CHART:
         lines += [draw_rule(width), *_draw_charts(scene, first.history, second.history, width, charted)]
@@ -195,6 +205,34 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     if room > 2 and len(buckets) > 1:
         lines += buckets[:room]
     return Page(lines[:height])
+
+
+FIGURES_CELLS, BUCKETS_CELLS = 78, 82
+"""Of the figures of two runs with bars, and of their buckets with the border."""
+
+
+def _draw_panels_of_runs(
+    scene: Scene, runs: tuple[Frame, Frame], buckets: list[Line], differ: bool, size: tuple[int, int]
+) -> list[Line]:
+    """The figures with their differences as bars beside the buckets, and both curves below each other."""
+    (width, height), (first, second) = size, runs
+    figures = _draw_figures_of_runs(first, second, width - BUCKETS_CELLS, differ, with_bars=True)
+    columns = [
+        PanelColumn(width - BUCKETS_CELLS, [Panel("figures", figures)]),
+        PanelColumn(BUCKETS_CELLS, [Panel("buckets", buckets)]),
+    ]
+    lines = draw_band(columns, len(figures) + 1)
+    upper = (height - len(lines)) // 2
+    above = find_borders(columns)
+    for curve, rows in zip(
+        _curves_of_runs(scene, first.history, second.history),
+        (upper, height - len(lines) - upper),
+        strict=True,
+    ):
+        chart = Panel("", draw_chart(curve, width, rows - 1, scene.ascii_only).lines)
+        lines += draw_band([PanelColumn(width, [chart])], rows, above)
+        above = []
+    return lines
 
 
 def _draw_run(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
@@ -276,7 +314,9 @@ OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
 """Rows that have no colour where step times do not differ beyond chance."""
 
 
-def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
+def _draw_figures_of_runs(
+    first: Frame, second: Frame, width: int, differ: bool, *, with_bars: bool = False
+) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
     name_width, value_width, percent_width = room
     head = Line(fit_text(f"at step {count(first.group.step)}", name_width), "faint")
@@ -306,8 +346,17 @@ def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool)
         line.add(fit_text(difference, value_width, right=True), role).add(
             fit_text(share, percent_width, right=True), role
         )
+        if with_bars and role in ("warn", "good") and a is not None and b:
+            _add_bar(line, abs(a - b) / abs(b), role, width)
         lines.append(line.cut(width))
     return lines
+
+
+def _add_bar(line: Line, share: float, role: Role, width: int) -> None:
+    """A difference as a bar up to the end of the line, which 100 % fill."""
+    room = width - line.width - 3
+    if room >= BARS_FROM:
+        line.add(f" {'▲' if role == 'warn' else '▾'}", role).add("█" * min(room, round(share * room)), role)
 
 
 def _compare_values(
@@ -353,15 +402,18 @@ OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
 
 def _draw_charts(scene: Scene, a: History, b: History, width: int, height: int) -> list[Line]:
     """Both runs over the same steps: A drawn, B faintly behind it."""
-    curves = [
+    half = (width + 1) // 2
+    left_lines, right_lines = (
+        draw_chart(curve, half - 1, height, scene.ascii_only).lines for curve in _curves_of_runs(scene, a, b)
+    )
+    return side_by_side(left_lines, right_lines, half)
+
+
+def _curves_of_runs(scene: Scene, a: History, b: History) -> list[Curve]:
+    return [
         _make_curve("loss", _last_life(a), _last_life(b), "loss_mean", log=is_logarithmic(scene)),
         _make_curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
-    half = (width + 1) // 2
-    left_lines, right_lines = (
-        draw_chart(curve, half - 1, height, scene.ascii_only).lines for curve in curves
-    )
-    return side_by_side(left_lines, right_lines, half)
 
 
 def _make_curve(
@@ -388,6 +440,70 @@ def _last_life(history: History) -> tuple[History, slice]:
     return history, slice(int(falls[-1]) + 1 if len(falls) else 0, len(history.step))
 
 
+def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tuple[Line, list[Line]]:
+    """The titles, and a row for each figure."""
+    name = min(MAX_NAME, width // 3)
+    cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
+    head = Line(" " * name)
+    for rank in (left_rank, right_rank):
+        title = f"rank {rank}"
+        head.add(fit_text(title if text_width(title) < cell else f"r{rank}", cell, True), "accent")
+    head.add(fit_text("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
+    words = _draw_words(scene, name, left_rank, right_rank, cell)
+    return head, [*words, *_draw_figures(scene, name, left_rank, right_rank, cell, width)]
+
+
+BARS_HEIGHT = 8
+"""Lines of the two bars with their rule and the legend."""
+
+LINES_OF_STACK = 6
+
+
+def _draw_panels(
+    scene: Scene, ranks: tuple[int, int], title: tuple[str, str], width: int, height: int
+) -> list[Line]:
+    """The step of both as bars, the figures, and of each in what it differs from all other ranks."""
+    bars = [
+        Line(fit_text(name, RANK_CELLS), "dim")
+        .add("│", "rule")
+        .extend(draw_rank_bar(scene, rank, width - RANK_CELLS - 1, labelled=bool(name)))
+        for rank in ranks
+        for name in ("", f"rank {rank}", "")
+    ]
+    legend = draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
+    lines = draw_band([PanelColumn(width, [Panel(title[0], [*bars, legend], figure=title[1])])], BARS_HEIGHT)
+    head, rows = _draw_table(scene, *ranks, width)
+    lines += draw_band([PanelColumn(width, [Panel("figures", [head, *rows])])], len(rows) + 2)
+    left = (width + 1) // 2
+    columns = [
+        PanelColumn(cells, [Panel(f"rank {rank}", _draw_own(scene, rank, room))])
+        for rank, cells, room in zip(
+            ranks, (left, width - left), (left - 1, width - left - BORDER), strict=True
+        )
+    ]
+    high = max(len(column.panels[0].lines) + 1 for column in columns)
+    return lines + draw_band(columns, max(high, height - len(lines)))
+
+
+RANK_CELLS = 10
+"""Of the name of a rank before its bar."""
+
+
+def _draw_own(scene: Scene, rank: int, width: int) -> list[Line]:
+    """In which buckets it comes last, its GPU and groups, in what it differs from all other ranks, which line
+    takes its time, and what has happened to it."""
+    frame = scene.frame
+    lines = _draw_last_in(scene, rank) or [Line("  is most often last in no bucket", "dim")]
+    lines += [Line("  ").extend(line) for line in draw_extras(scene, rank, width - 2)]
+    for text in differences(frame, rank):
+        lines += [Line("  ").add(part) for part in wrap_lines(scene.clean(text), width - 2)]
+    for stack in frame.sampled:
+        if stack.rank == rank:
+            lines += tree_lines(scene, stack, width, LINES_OF_STACK)
+    events = [event for event in reversed(frame.events) if event.rank == rank]
+    return lines + [Line("  ").extend(draw_event(scene, event)) for event in events]
+
+
 class CompareView(OneRankView):
     """Two ranks side by side."""
 
@@ -401,26 +517,15 @@ class CompareView(OneRankView):
             hint = Line("  c on the overview marks a rank; then c on another one", "dim")
             return Page([draw_rule(width, "compare"), hint])
         left_rank, right_rank = place.marked, place.rank
-        lines = [
-            draw_rule(
-                width, f"rank {left_rank} and rank {right_rank}", "c changes sides" if width >= 60 else ""
-            )
-        ]
-        name = min(MAX_NAME, width // 3)
-        cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
-        head = Line(" " * name)
-        for rank in (left_rank, right_rank):
-            title = f"rank {rank}"
-            head.add(fit_text(title if text_width(title) < cell else f"r{rank}", cell, True), "accent")
-        lines.append(
-            head.add(fit_text("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
-        )
-        body = [
-            *_draw_words(scene, name, left_rank, right_rank, cell),
-            *_draw_figures(scene, name, left_rank, right_rank, cell, width),
-            Line(),
-        ]
-        body += _draw_buckets(scene, left_rank, right_rank)
+        title = f"rank {left_rank} and rank {right_rank}"
+        sides = "c changes sides" if width >= 60 else ""
+        if has_panels(width, height):
+            body = _draw_panels(scene, (left_rank, right_rank), (title, sides), width, height)
+            shown, scroll = draw_text(scene, body, height)
+            return Page(shown, PageLayout(scroll))
+        head, body = _draw_table(scene, left_rank, right_rank, width)
+        body += [Line(), *_draw_buckets(scene, left_rank, right_rank)]
+        lines = [draw_rule(width, title, sides), head]
         shown, scroll = draw_text(scene, body, height - len(lines))
         return Page([*lines, *shown], PageLayout(scroll))
 

@@ -204,15 +204,16 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     if rows.bar:
         line.add(*BAR_EDGE)
         if shows_rank:
-            bar = scene.breakdown.solid_bar(
-                rank,
-                rows.bar,
-                scene.ascii_only,
-                labelled=_find_labelled(scene, rank, rows.bar),
-                waits_for=_waited_for(scene),
-            )
-            line.extend(bar)
+            line.extend(draw_rank_bar(scene, rank, rows.bar))
     return line
+
+
+def draw_rank_bar(scene: Scene, rank: int, width: int, *, labelled: bool = True) -> Line:
+    """The parts of its step, with their names and times where they have room."""
+    names = _find_labelled(scene, rank, width) if labelled else ()
+    return scene.breakdown.solid_bar(
+        rank, width, scene.ascii_only, labelled=names, waits_for=_waited_for(scene)
+    )
 
 
 def _find_labelled(scene: Scene, rank: int, bar: int) -> Collection[str]:

@@ -35,6 +35,8 @@ from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
+from ddptop.tui.views.charts import draw_some_charts
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders, has_panels
 from ddptop.tui.views.text_page import count_below, draw_text
 
 if TYPE_CHECKING:
@@ -148,30 +150,72 @@ MAX_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""
 
 
+class Section(NamedTuple):
+    """A part of the page."""
+
+    title: str
+    lines: list[Line]
+
+
 def _draw_body(scene: Scene, width: int) -> list[Line]:
-    facts = card_facts(scene.frame.run.card)
-    hosts = [draw_rule(width, "hosts and clocks"), *_HostTable(scene).draw_lines(width)]
+    """All sections below each other; many hosts at the end. The title of the first is that of the page."""
+    first, *others = _run_sections(scene, width)
+    hosts = _hosts_section(scene, width)
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
-    lines = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
-    lines += [draw_rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
-    cost = scene.frame.overhead
+    sections = [*others[:1], *([hosts] if few else []), *others[1:], *_card_sections(scene, width)]
+    sections += _logged_sections(scene, width) + ([] if few else [hosts])
+    return first.lines + [line for title, lines in sections for line in (draw_rule(width, title), *lines)]
+
+
+def _run_sections(scene: Scene, width: int) -> list[Section]:
+    """The run, what ddptop costs, and the models."""
+    facts = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
+    cost, cost_lines = scene.frame.overhead, _draw_facts(scene, _list_cost_facts(scene), width)
     measured = cost.measured.sentence if cost.measured is not None else ""
     for text in (measured, cost.sampling_sentence, cost.detail_sentence or ""):
-        lines += [Line(" ").add(row, "dim") for row in wrap_lines(text, width - 1)]
-    lines += hosts if few else []
-    lines += [draw_rule(width, "models and process groups"), *_draw_models(scene, width)]
-    for title in (
-        OPTIONS,
-        *sorted(title for title in facts if title.startswith(f"{OPTIONS} of")),
-        VERSIONS,
-        ENVIRONMENT,
-    ):
-        if title in facts:
-            lines += [draw_rule(width, title), *_draw_facts(scene, facts[title], width)]
-    logged = [fact for title in facts if title == "" for fact in facts[title]]
-    if logged:
-        lines += [draw_rule(width, "logged by the script"), *_draw_facts(scene, logged, width)]
-    return lines if few else lines + hosts
+        cost_lines += [Line(" ").add(row, "dim") for row in wrap_lines(text, width - 1)]
+    models = Section("models and process groups", _draw_models(scene, width))
+    return [Section("run", facts), Section("overhead", cost_lines), models]
+
+
+def _hosts_section(scene: Scene, width: int) -> Section:
+    return Section("hosts and clocks", _HostTable(scene).draw_lines(width))
+
+
+def _card_sections(scene: Scene, width: int) -> list[Section]:
+    """DDP's options, of each model that has its own, the versions and the environment."""
+    facts = card_facts(scene.frame.run.card)
+    of_models = sorted(title for title in facts if title.startswith(f"{OPTIONS} of"))
+    titles = [title for title in (OPTIONS, *of_models, VERSIONS, ENVIRONMENT) if title in facts]
+    return [Section(title, _draw_facts(scene, facts[title], width)) for title in titles]
+
+
+def _logged_sections(scene: Scene, width: int) -> list[Section]:
+    logged = card_facts(scene.frame.run.card).get("", [])
+    return [Section("logged by the script", _draw_facts(scene, logged, width))] if logged else []
+
+
+LEAST_CHART = 10
+"""Lines below the sections from which there is room for loss and step time."""
+
+
+def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
+    """The run and what ddptop costs beside where it runs and with which options; below them how it goes."""
+    left = (width + 1) // 2
+    left_room, right_room = left - 1, width - left - BORDER
+    left_sections = [*_run_sections(scene, left_room), *_logged_sections(scene, left_room)]
+    right_sections = [_hosts_section(scene, right_room), *_card_sections(scene, right_room)]
+    columns = [
+        PanelColumn(cells, [Panel(title, lines, len(lines) + 1) for title, lines in sections])
+        for cells, sections in ((left, left_sections), (width - left, right_sections))
+    ]
+    high = max(sum(panel.height or 0 for panel in column.panels) for column in columns)
+    room = height - high
+    if room < LEAST_CHART:
+        return draw_band(columns, max(high, height))
+    charts = draw_some_charts(scene, ("loss", "step"), width, room - 1)
+    below = [PanelColumn(width, [Panel("loss and step time", charts)])]
+    return draw_band(columns, high) + draw_band(below, room, find_borders(columns))
 
 
 def _draw_facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
@@ -413,9 +457,17 @@ class RunView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """Sections under each other, scrolled as one text."""
+        if has_panels(width, height):
+            body = _draw_panels(scene, width, height - 1)
+            lines, scroll = draw_text(scene, body, height - 1)
+            hidden = count_below(scroll, body, height - 1)
+            return Page([*lines, draw_rule(width, "", _say_hidden(hidden))], PageLayout(scroll))
         body = [line.cut(width) for line in _draw_body(scene, width)]
         room = max(1, height - 1)
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        head = draw_rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
-        return Page([head, *lines], PageLayout(scroll))
+        return Page([draw_rule(width, "run", _say_hidden(hidden)), *lines], PageLayout(scroll))
+
+
+def _say_hidden(hidden: int) -> str:
+    return f"{counted(hidden, 'line')} below" if hidden else ""

@@ -12,11 +12,14 @@ from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
+from ddptop.render.milestones import TALL, draw_milestones
 from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
-from ddptop.tui.scene import Page, PageLayout, Place, Scene
+from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.view import View
+from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.overview import draw_verdict, verdict_height
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +34,6 @@ SEVERAL_S = 5.0
 
 ROOM_FOR_RULE, ROOM_FOR_DETAIL = 8, 11
 """Lines from which the table has a title, and from which the ranks under the cursor have a part below it."""
-
-TIMES_FROM = 150
-"""Cells from which the times of all milestones are columns of the table."""
 
 LIKELY_DETAIL = 8
 """Lines of the part below the table that are kept for it, where the table has more rows than fit."""
@@ -81,27 +81,19 @@ class StartView(View):
             words = wrap_lines(_explain_nothing(scene.frame), width - 2)
             return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
         rows = alike_ranks(start)
+        if has_panels(width, height):
+            below, scroll = _draw_panels(scene, rows, width, height - len(lines))
+            return Page([*lines, *below], PageLayout(scroll))
         has_rule, has_detail = height >= ROOM_FOR_RULE, height >= ROOM_FOR_DETAIL
         if has_rule:
-            lines.append(
-                draw_rule(
-                    width, first_steps_phrase(start), "seconds after the launch" * (width >= TIMES_FROM)
-                )
-            )
-        columns = _columns(scene, rows, width)
+            lines.append(draw_rule(width, first_steps_phrase(start)))
         room = height - len(lines) - 1
-        room = max(min(room, 3), room - LIKELY_DETAIL) if has_detail else room
-        scroll, shown = scene.place.scroll.fitted(len(rows), room)
-        lines.append(Line("  ").extend(table.draw_head(columns, 2)).cut(width))
-        for index in shown:
-            chosen = index == scroll.cursor
-            line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-            line.extend(table.draw_row(columns, index, 2))
-            line.target = index
-            lines.append(line.cut(width))
+        table_lines, scroll = _draw_table(
+            scene, rows, width, max(min(room, 3), room - LIKELY_DETAIL) if has_detail else room
+        )
+        lines += table_lines
         if has_detail and rows:
-            first = scroll.cursor
-            lines += _draw_stacks(scene, [*rows[first:], *rows[:first]], width, height - len(lines))
+            lines += _draw_stacks(scene, _from_cursor(rows, scroll), width, height - len(lines))
         return Page(lines, PageLayout(scroll))
 
     def exists(self, scene: Scene | None) -> bool:
@@ -144,6 +136,69 @@ def _explain_nothing(frame: Frame) -> str:
     )
 
 
+MOST_ROWS = 8
+"""Rows of the table on a wide screen, where bars and stacks have the rest."""
+
+STACKS_HEIGHT = 14
+"""Lines of the stacks at least."""
+
+BARS_MORE = 4
+"""Lines of the panel of bars besides those: its rule, the seconds, the legend, and an empty one."""
+
+EVENTS_HEIGHT = 5
+
+
+def _draw_panels(
+    scene: Scene, rows: Sequence[AlikeRanks], width: int, height: int
+) -> tuple[list[Line], Scroll]:
+    """The table, a bar for each rank, and the stacks of the ranks under the cursor beside those of others."""
+    start, n_ranks = scene.frame.start, len(scene.frame.ranks.state)
+    assert start is not None
+    n_rows = min(n_ranks, MOST_ROWS)
+    table_lines, scroll = _draw_table(scene, rows, width, n_rows)
+    lines = draw_band([PanelColumn(width, [Panel(first_steps_phrase(start), table_lines)])], n_rows + 2)
+    room = height - len(lines) - STACKS_HEIGHT
+    high = next(
+        (high for tall in TALL if (high := tall * n_ranks + BARS_MORE) <= room),
+        min(room, MOST_ROWS + BARS_MORE),
+    )
+    bars = Panel("seconds after the launch", draw_milestones(scene, width, high - 1))
+    lines += draw_band([PanelColumn(width, [bars])], high)
+    left = (width + 1) // 2
+    chosen, *others = _from_cursor(rows, scroll)
+    aside = next((row for row in others if _known_position(scene, row) is not None), None)
+    left_room, right_room, rest = left - 1, width - left - BORDER, height - len(lines)
+    events = Panel("events", draw_events(scene, right_room, rest), key="5", opens=Do.VIEW("events"))
+    beside = [] if aside is None else [_stack_panel(scene, aside, right_room, rest - EVENTS_HEIGHT)]
+    columns = [
+        PanelColumn(left, [_stack_panel(scene, chosen, left_room, rest)]),
+        PanelColumn(width - left, [*beside, events]),
+    ]
+    return lines + draw_band(columns, rest), scroll
+
+
+def _stack_panel(scene: Scene, row: AlikeRanks, width: int, height: int) -> Panel:
+    return Panel(_title_of_row(row), _draw_row_stack(scene, row, width), height)
+
+
+def _from_cursor(rows: Sequence[AlikeRanks], scroll: Scroll) -> list[AlikeRanks]:
+    return [*rows[scroll.cursor :], *rows[: scroll.cursor]]
+
+
+def _draw_table(scene: Scene, rows: Sequence[AlikeRanks], width: int, room: int) -> tuple[list[Line], Scroll]:
+    """Titles, and as many rows as there is room for, those around the cursor."""
+    columns = _columns(scene, rows, width)
+    scroll, shown = scene.place.scroll.fitted(len(rows), room)
+    lines = [Line("  ").extend(table.draw_head(columns, 2)).cut(width)]
+    for index in shown:
+        chosen = index == scroll.cursor
+        line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
+        line.extend(table.draw_row(columns, index, 2))
+        line.target = index
+        lines.append(line.cut(width))
+    return lines, scroll
+
+
 def _columns(scene: Scene, rows: Sequence[AlikeRanks], width: int) -> list[table.TableColumn]:
     """The columns that fit, in their order; row `i` is `rows[i]`."""
     who = [_numbers(row.ranks) for row in rows]
@@ -163,9 +218,6 @@ def _columns(scene: Scene, rows: Sequence[AlikeRanks], width: int) -> list[table
         table.measured_column("milestone", reached, 90, right=False),
         table.measured_column("for", ages, 95),
     ]
-    if width >= TIMES_FROM:
-        times = {title: [_latest(row, name) for row in rows] for name, title in TIMES.items()}
-        columns += [table.measured_column(title, texts, 50) for title, texts in times.items()]
     columns = table.fit_columns(columns, width - 2, 2)
     room = width - 4 - table.total_width(columns, 2)
     if room >= LEAST_WHERE:  # cut rather than left out: it is the answer
@@ -184,30 +236,32 @@ def _numbers(ranks: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def _latest(row: AlikeRanks, name: str) -> str:
-    """When the last of them came to a milestone."""
-    times_s = row.time_range(name)
-    return UNKNOWN if times_s is None else fixed(times_s[1])
-
-
 def _draw_stacks(scene: Scene, rows: Sequence[AlikeRanks], width: int, height: int) -> list[Line]:
     """Of each row, as far as there is room, the times and the stack of one of its ranks; of rows but the
     first one only where the stack is known."""
     lines: list[Line] = []
     for index, row in enumerate(rows):
-        position = _known_position(scene, row)
-        if index and (position is None or len(lines) + LEAST_STACK > height):
+        if index and (_known_position(scene, row) is None or len(lines) + LEAST_STACK > height):
             continue
-        lines.append(draw_rule(width, f"rank{'s' * (len(row.ranks) > 1)} {_numbers(row.ranks)}"))
-        times = list(_describe_times(row)) if width < TIMES_FROM else []
-        lines += [Line("  ").add(text, "dim") for text in wrap_lines(" · ".join(times), width - 2)]
-        if position is None:
-            hint = wrap_lines(_no_position(scene, row), width - 2)
-            lines += [Line("  ").add(text, "dim") for text in hint]
-        else:
-            due_to_it = row.is_behind and scene.frame.stall is not None
-            lines += draw_position(scene, position, width, responsible=due_to_it)
+        lines += [draw_rule(width, _title_of_row(row)), *_draw_row_stack(scene, row, width)]
     return lines[:height]
+
+
+def _title_of_row(row: AlikeRanks) -> str:
+    return f"rank{'s' * (len(row.ranks) > 1)} {_numbers(row.ranks)}"
+
+
+def _draw_row_stack(scene: Scene, row: AlikeRanks, width: int) -> list[Line]:
+    """The times of some ranks, and the stack of one of them."""
+    position = _known_position(scene, row)
+    texts = wrap_lines(" · ".join(_describe_times(row)), width - 2)
+    lines = [Line("  ").add(text, "dim") for text in texts]
+    if position is None:
+        return lines + [
+            Line("  ").add(text, "dim") for text in wrap_lines(_no_position(scene, row), width - 2)
+        ]
+    due_to_it = row.is_behind and scene.frame.stall is not None
+    return lines + draw_position(scene, position, width, responsible=due_to_it)
 
 
 def _no_position(scene: Scene, row: AlikeRanks) -> str:

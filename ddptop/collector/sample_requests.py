@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
     from ddptop.frames.frame import Straggler
 
-LOOK_NS, MANY_LOOK_NS, MANY_RANKS = 2 * NS, 10 * NS, 1024
-"""Between two looks at who is flagged, which takes milliseconds where ranks are many."""
+LOOK_NS, MANY_LOOK_NS, MANY_RANKS = 4 * NS, 10 * NS, 1024
+"""Between two looks at who is flagged, each of which takes milliseconds. Sampling lasts longer."""
 
 MOST_RANKS = 4
 """Slow ranks that are asked at a time."""

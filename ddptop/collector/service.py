@@ -50,8 +50,9 @@ from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import bind_again, new_context
 
-TICK_MS = 100
-"""Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
+TICK_MS, IDLE_TICK_MS = 100, 250
+"""Longest sleep, and longest where all that has arrived is written and no other host takes part: acks follow
+the recording's flush, which is due every 250 ms."""
 
 PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
 """Bounds of the pause after a round. Messages that are read together cost less, so the pause is four times as
@@ -269,7 +270,9 @@ class Collector:
 
     def _work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
-        ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
+        idle = self._hosts is None and self._record.is_safe
+        most_ms = IDLE_TICK_MS if idle else TICK_MS
+        ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), most_ms)))
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)

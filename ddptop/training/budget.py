@@ -70,13 +70,14 @@ ASIDE_NS = 5_000
 OFTEN, TIGHT, RARE = 1, 2, 8
 """In so many periods of REPORT_S the publisher takes the finished steps once."""
 
-TIGHT_SHARE = 0.5
-"""It does so more rarely where what is not bucket detail takes more than this share of the budget, in steps
-shorter than OFTEN_NS, or longer. In those between it saves little of the usual budget, and a slow rank would
-be flagged, and cleared, up to 60 steps later: there it does so where it alone takes more than this share.
-RARE is only for smaller budgets, where the publisher alone takes more than this share of it even so."""
-
 OFTEN_NS = 4_000_000, 25_000_000
+"""In longer steps TIGHT is often enough: a slow rank is flagged at most 10 steps later. In those between it
+would be 60 steps, for little of the usual budget."""
+
+TIGHT_SHARE = 0.5
+"""In shorter steps it is TIGHT where what is not bucket detail takes more than this share of the budget, in
+those between where the publisher alone does. It is RARE where the publisher takes as much of a smaller budget
+even so."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -267,9 +268,11 @@ class Budget:
             self.record_every = min(every * 2, MAX_RECORD_EVERY)
 
     def _choose_report_every(self, base: float, published: float, budget: float) -> None:
-        taken = published if OFTEN_NS[0] <= self.step_ns < OFTEN_NS[1] else base
+        short, long = OFTEN_NS
+        taken = base if self.step_ns < short else published
         # More rarely both are less: back only where that, too, is far below.
         is_tight = taken > TIGHT_SHARE * budget / (1 if self.report_every == OFTEN else 2)
+        is_tight = is_tight or self.step_ns >= long
         is_rare = published > TIGHT_SHARE * budget / (4 if self.report_every == RARE else 1)
         is_rare = is_rare and self.budget_pct < DEFAULT_BUDGET_PCT and self.report_every != OFTEN
         self.report_every = OFTEN if not is_tight else RARE if is_rare else TIGHT

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.sample_requests import ASK_AGAIN_NS, MOST_UNANSWERED, REFRESH_NS, SampleRequests
+from ddptop.collector.sample_requests import (
+    ASK_AGAIN_NS,
+    LOOK_NS,
+    MOST_UNANSWERED,
+    REFRESH_NS,
+    SampleRequests,
+)
 from ddptop.protocol.evidence import StackSamples, asks_for_samples, requested_place
 from ddptop.protocol.limits import NS
 from tests.made_up_run import World
@@ -69,8 +75,8 @@ def test_one_that_answers_is_asked_again_later_and_later() -> None:
     asking.train()
     asking.check()
     asking.answer(1)
-    assert asking.check(REFRESH_NS - 3 * NS) == []
-    assert asking.check(REFRESH_NS + 3 * NS) == [(1, "data")]
+    assert asking.check(REFRESH_NS - LOOK_NS) == []
+    assert asking.check(REFRESH_NS + LOOK_NS) == [(1, "data")]
 
 
 def test_a_rank_that_cannot_be_reached_is_not_asked() -> None:

@@ -225,7 +225,7 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
     training.run(5_000, wall=MS, plain=20_000, detail=205_000)
     assert 1 < training.budget.loss_every <= MAX_LOSS_EVERY
     training.run(500, wall=50 * MS, plain=20_000, detail=205_000)
-    assert (training.budget.report_every, training.budget.loss_every) == (OFTEN, 1)
+    assert training.budget.loss_every == 1
 
 
 @pytest.mark.parametrize(
@@ -236,15 +236,15 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
         (1.0, 4_100, 500_000, OFTEN),  # half as often a flag would come and go 25 steps of 10 ms later
         (1.0, 20_000, 500_000, OFTEN),
         (1.0, 40_000, 500_000, TIGHT),
-        (1.0, 80_000, 500_000, OFTEN),
+        (1.0, 80_000, 500_000, TIGHT),
         (0.5, 10_000, 500_000, OFTEN),
         (0.1, 10_000, 500_000, RARE),
         (0.1, 40_000, 500_000, RARE),  # 0.2 % of a core
         (0.1, 40_000, 20_000, TIGHT),
-        (0.1, 400_000, 20_000, OFTEN),
+        (0.1, 400_000, 20_000, TIGHT),
     ],
 )
-def test_steps_are_reported_more_rarely_where_the_budget_is_tight(
+def test_steps_are_reported_more_rarely_where_they_are_long_or_the_budget_is_tight(
     pct: float, wall_us: int, publisher: int, every: int
 ) -> None:
     training = Training(Budget(pct))

@@ -1,27 +1,33 @@
 """What ddptop costs a training, measured from outside: of several trainings one runs, the others are stopped.
 
-Run by hand: python -m tests.benchmarks.bench_outside [--rounds N] [--ms 0.5 2] [--ranks 1] [--against FOLDER]
+Run by hand: python -m tests.benchmarks.bench_outside [--minutes 4] [--ms 0.5 2] [--ranks 1 2]
+
+It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training, `--against FOLDER`
+adds another version of this repository.
 
 The same training is started under torchrun, torchrun again (the control), ddptop-run, ddptop-run with a
 tenth of the budget, ddptop-run of another version of this repository (`--against`), and TraceML where it is
 installed (`pip install traceml-ai`). In each round each of them in turn, in an order drawn anew, gets SIGCONT
 until it has done as many steps as the others, and SIGSTOP then. A ratio is to torchrun in the same round, so
 a machine that grows slower over minutes changes none. On a busy machine only the CPU time says something.
+Beside it stand what ddptop counts of itself, and what its shadow blocks show with their interval of 95 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import os
 import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +36,7 @@ import numpy as np
 import psutil
 
 from tests.benchmarks.scripts import endless
-from tests.processes import DDPTOP_RUN, TORCHRUN, environment, started, until
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, started, until
 
 SCRIPT = Path(endless.__file__)
 MODELS = {0.5: (2, 64), 2.0: (6, 320), 10.0: (8, 512), 40.0: (10, 1024)}
@@ -61,7 +67,7 @@ class Training:
     """One of the trainings; stopped except in its windows."""
 
     def __init__(self, launcher: int, folder: Path, ranks: int, warm_up: int) -> None:
-        self._launcher = psutil.Process(launcher)
+        self._launcher, self._folder = psutil.Process(launcher), folder
         self._paths = [folder / str(rank) for rank in range(ranks)]
         until(lambda: self._have_begun(), f"the first step in {folder.name}", DEADLINE_S)
         self._notes = [endless.notes(path, "rb") for path in self._paths]
@@ -101,6 +107,19 @@ class Training:
             beside / elapsed,
         )
 
+    def own_figures(self) -> tuple[str, str]:
+        """What ddptop counts of itself, and what its shadow blocks show, in percent of a step."""
+        self.send(signal.SIGCONT)
+        env = environment(self._folder)
+        done = subprocess.run([*DDPTOP, "--json"], env=env, capture_output=True, text=True, check=False)
+        self.send(signal.SIGSTOP)
+        if done.returncode:  # a run without ddptop
+            return "", ""
+        overhead = json.loads(done.stdout)["overhead"]
+        counted, measured = overhead["measured_pct"], overhead["measured"]
+        between = measured and f"{measured['pct']:.1f} % ({measured['low']:.1f} to {measured['high']:.1f})"
+        return f"{counted:.2f} %", between or "too few"
+
     def _beside(self) -> float:
         processes = {self._launcher.pid, *(child.pid for child in self._launcher.children(recursive=True))}
         return sum(cpu_of(process) for process in processes - self._ranks)
@@ -125,7 +144,7 @@ def trainings(
     patient = [*DDPTOP_RUN, "--ddptop-stall", "3600", "--ddptop-record", "off", *run]
     launchers = {
         "torchrun": [*TORCHRUN, *run],
-        "torchrun again": [*TORCHRUN, *run],
+        "torchrun again (control)": [*TORCHRUN, *run],
         "ddptop-run": patient,
         "budget 0.1 %": [*patient, "--ddptop-budget", "0.1"],
     }
@@ -149,10 +168,23 @@ def trainings(
         yield found
 
 
+HEADER = (
+    "training",
+    "",
+    "CPU of the ranks",
+    "wall, mean",
+    "wall, median",
+    "beside, of a core",
+    "counted",
+    "shadow blocks",
+)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of a training, its start included")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a window, where steps are as planned")
     parser.add_argument("--ms", type=float, nargs="*", default=[*MODELS], choices=MODELS)
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2])
@@ -160,42 +192,55 @@ def main() -> None:
     parser.add_argument("--traceml", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the trainings end with it
-    ratios = f"{'CPU':>19} {'wall, mean':>19} {'wall, median':>19}"
-    print(f"{'':22} {'step ms':>8} {'CPU ms':>8} {ratios} {'beside':>7}")
+    print_row(HEADER)
+    print_row(["---"] * len(HEADER))
     for ranks in options.ranks:
         for ms in options.ms:
             measure(ms, ranks, options)
 
 
 def measure(ms: float, ranks: int, options: argparse.Namespace) -> None:
-    """Print the lines of one training."""
+    """Print the rows of one training."""
+    end_s = time.monotonic() + 60 * options.minutes
     steps = int(1000 * options.seconds / ms)
     with (
         tempfile.TemporaryDirectory() as folder,
         trainings(ms, ranks, Path(folder), options.against, traceml=options.traceml) as running,
     ):
         windows: dict[str, list[Window]] = {each: [] for each in running}
-        for _ in range(options.rounds):
+        round_s = 0.0
+        for number in range(options.rounds):
+            began_s = time.monotonic()
+            if number > 1 and began_s + round_s > end_s:
+                break
             for each in random.sample(list(running), len(running)):
                 windows[each].append(running[each].window(steps))
-    print(f"{ranks} rank{'s'[: ranks > 1]}, {ms:g} ms, load {os.getloadavg()[0]:.0f}")
-    for each, own in windows.items():
-        print(row(each, own, windows["torchrun"]), flush=True)
+            round_s = time.monotonic() - began_s
+        own = {each: training.own_figures() for each, training in running.items()}
+    plain = windows["torchrun"]
+    name = f"{ranks} rank{'s'[: ranks > 1]}, {middle(plain, 'median') * 1e3:.1f} ms"
+    for each in list(running)[1:]:
+        ratios = [ratio(windows[each], plain, figure) for figure in ("cpu", "mean", "median")]
+        print_row([name, each, *ratios, f"{middle(windows[each], 'beside'):.1%}", *own[each]])
+        name = ""
+    print(f"{len(plain)} rounds, load {os.getloadavg()[0]:.0f}", file=sys.stderr, flush=True)
 
 
-def row(name: str, own: list[Window], plain: list[Window]) -> str:
-    """Ratios: the median over the rounds, with their quartiles."""
+def middle(windows: list[Window], figure: str) -> float:
+    """The median over the rounds."""
+    return statistics.median(getattr(window, figure) for window in windows)
 
-    def ratio(figure: str) -> str:
-        ratios = [getattr(a, figure) / getattr(b, figure) for a, b in zip(own, plain, strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        return f"{middle:.3f} ({low:.3f}-{high:.3f})"
 
-    step = statistics.median(window.median for window in own) * 1e3
-    cpu = statistics.median(window.cpu for window in own) * 1e3
-    beside = statistics.median(window.beside for window in own)
-    ratios = f"{ratio('cpu'):>19} {ratio('mean'):>19} {ratio('median'):>19}"
-    return f"  {name:20} {step:8.2f} {cpu:8.3f} {ratios} {beside:7.1%}"
+def ratio(own: list[Window], plain: list[Window], figure: str) -> str:
+    """The median over the rounds, with their quartiles."""
+    ratios = [getattr(a, figure) / getattr(b, figure) for a, b in zip(own, plain, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4)
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+
+
+def print_row(cells: Sequence[str]) -> None:
+    """Print a row of a table in Markdown."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

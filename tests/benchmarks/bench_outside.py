@@ -2,8 +2,7 @@
 
 Run by hand: python -m tests.benchmarks.bench_outside [--minutes 4] [--ms 0.5 2] [--ranks 1 2]
 
-It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training, `--against FOLDER`
-adds another version of this repository.
+It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training.
 
 The same training is started under torchrun, torchrun again (the control), ddptop-run, ddptop-run with a
 tenth of the budget, ddptop-run of another version of this repository (`--against`), and TraceML where it is

@@ -54,7 +54,7 @@ class NoSource(WithoutPlayback):
     def latest(self) -> None:
         """Never a frame."""
 
-    def status(self) -> str | None:
+    def status(self) -> str:
         """What to do."""
         return self._text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import RECORDING_KEYS, Action, Do
+from ddptop.tui.runs import NoSource
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 
@@ -49,6 +50,9 @@ class ActionsBase(Screen):
     def open_view(self, name: str, *, rank: int | None = None) -> None:
         """Open a view, and request what its frames need. `rank`: put the cursor on this one."""
         place, before, after = self.place, self.view, VIEWS[name]
+        if isinstance(self.source, NoSource) and before.lists_runs:
+            self.show_note(self.source.status())  # another page would hide the runs, and have nothing to show
+            return
         # First, because the view that opens may take over the cursor that this one leaves.
         before.on_close(place)
         if rank is not None:

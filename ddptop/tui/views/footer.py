@@ -68,13 +68,15 @@ def _draw_range() -> Line:
     return Line(f"{numbers[0]}-{numbers[-1]}", "accent").add(" views", "dim")
 
 
-def draw_keys(scene: Scene | None, width: int, *, with_views: bool) -> Line:
+def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View | None = None) -> Line:
     """The keys of the page, as many as fit, and at the right end help and quit. None: no frame has come
-    yet. `with_views`: where the views have no line of their own."""
-    view = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
+    yet, and the page is `view`. `with_views`: where the views have no line of their own."""
+    view = VIEWS[scene.place.view] if scene is not None else view or VIEWS.numbered[0]
     tail = join_parts([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
-    parts = [_draw_range()] if with_views else []
-    if with_views and not view.number:
+    parts = [_draw_range()] if with_views and not (scene is None and view.lists_runs) else []
+    if view.lists_runs:
+        parts.append(_draw_key(_find_common_key("enter"), "open"))
+    if with_views and not view.number and scene is not None:
         parts.append(_draw_key(_find_common_key("escape"), "back"))
     elif with_views and scene is not None and scene.stragglers:
         parts.append(_draw_key(_find_common_key("w")))
@@ -85,7 +87,7 @@ def draw_keys(scene: Scene | None, width: int, *, with_views: bool) -> Line:
 
 def _list_usual_keys(view: View) -> Iterable[ScreenKey]:
     """Keys without a place of their own, in the order of their use."""
-    for shown in _FIRST:
+    for shown in ("/",) if view.lists_runs else _FIRST:
         keys = [key for key in (*view.keys, *COMMON_KEYS) if key.shown == shown]
         yield from keys[:1]
 

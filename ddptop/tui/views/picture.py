@@ -43,11 +43,12 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
 
 def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> Page:
     """Before the first frame: the runs to choose from where they were asked for, else what is waited for."""
-    views = [draw_views(None, width)] if height >= TWO_LINES_FROM else []
+    view = VIEWS[place.view]
+    views = [draw_views(None, width)] if height >= TWO_LINES_FROM and not view.lists_runs else []
     room = max(0, height - 1 - len(views))
-    page = VIEWS[place.view].body_without_frame(place, status, width, room, ascii_only)
+    page = view.body_without_frame(place, status, width, room, ascii_only)
     lines = page.lines[:room]
-    foot = draw_keys(None, width, with_views=not views)
+    foot = draw_keys(None, width, with_views=not views, view=view)
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:

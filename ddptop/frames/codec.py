@@ -95,15 +95,13 @@ MOST = 1e18
 """Largest absolute value of other numbers: no figure of a run comes near it, and sums stay finite."""
 
 
-def _sound_number(name: str, value: float | None) -> bool:
-    """Whether the number may stand in a field of this name."""
-    if value is None or type(value) is bool:
-        return True
-    if name.endswith("_s") and name not in MOMENTS:
-        return abs(value) <= MOST_S
+@cache
+def _range_of(name: str) -> tuple[float, float]:
+    """Between which numbers those in a field of this name are; NaN is in no field."""
     if name in MOMENTS:
-        return FIRST_MOMENT_S <= value <= LAST_MOMENT_S
-    return name in MAY_BE_INFINITE or abs(value) <= MOST
+        return FIRST_MOMENT_S, LAST_MOMENT_S
+    most = MOST_S if name.endswith("_s") else MOST
+    return -most, most
 
 
 def _clean_text(text: str) -> str:
@@ -537,8 +535,10 @@ def _read_scalar_column(name: str, kind: Any, values: list[Any]) -> list[Any]:
             raise FrameError(f"a field {name} that is no {kind}")
     elif kind in TEXT_KINDS:
         return [text if text is None or text.isprintable() else printable(text) for text in values]
-    elif not all(_sound_number(name, value) for value in values):
-        raise FrameError(f"a number {name} that no run has")
+    elif name not in MAY_BE_INFINITE:
+        least, most = _range_of(name)
+        if not all(value is None or least <= value <= most for value in values):
+            raise FrameError(f"a number {name} that no run has")
     return values
 
 

@@ -137,10 +137,12 @@ class StepFlags:
     def note(self, slot: int) -> None:
         """Keep the verdict of this step if it differs from the one before."""
         flag, before = self.flag, self.changes[-1]
-        rank_and_pattern, rank_and_pattern_before = (
-            (one.rank, one.pattern) if one is not None else None for one in (flag, before.flag)
+        is_same = flag is before.flag or (
+            flag is not None
+            and before.flag is not None
+            and (flag.rank, flag.pattern) == (before.flag.rank, before.flag.pattern)
         )
-        if rank_and_pattern != rank_and_pattern_before or self.blind != before.blind:
+        if not is_same or self.blind != before.blind:
             self.changes.append(StepVerdict(slot, flag, self.blind))
 
     def recovered(self, steps: StepWindow, slots: Indices) -> int:

@@ -250,7 +250,7 @@ def _waits_of_group(
     """Add what the ranks of a group spent in communication in some steps; gives their waits. `places`: the
     time of each place that lies before the all-reduce of the gradients, and before other collectives."""
     members, mine, to = peers
-    excess: list[Column | None] = [None, None]
+    usual: list[Column | None] = [None, None]
     ranks = np.arange(by_class.shape[2])[members]
     for spent_of_all, wait_of_all in kinds:
         spent = spent_of_all[run, members]
@@ -270,13 +270,13 @@ def _waits_of_group(
         last = np.where(np.isnan(spent[steps]), np.inf, spent[steps]).argmin(axis=1)
         longest = np.fmax.reduce(wait[steps][:, mine], axis=1)
         which = 0 if kinds[0].spent is spent_of_all else 1
-        over = excess[which]
-        if over is None:
-            of_members = places[which][:, run, members]
-            usual = np.partition(of_members, (len(ranks) - 1) // 2, axis=2)[..., (len(ranks) - 1) // 2]
-            over = excess[which] = of_members - usual[..., None]
+        of_members, usual_ms = places[which][:, run, members], usual[which]
+        if usual_ms is None:
+            usual_ms = np.partition(of_members, (len(ranks) - 1) // 2, axis=2)[..., (len(ranks) - 1) // 2]
+            usual[which] = usual_ms
+        over = of_members[:, steps, last] - usual_ms[:, steps]
         fetches = places[0][0][run, members][steps, last] > 0
-        place = _places_of_last(over[:, steps, last], longest, fetches)
+        place = _places_of_last(over, longest, fetches)
         yield StepWaits(steps + run.start, ranks[last], place, total[steps], longest)
 
 

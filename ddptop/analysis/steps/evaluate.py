@@ -445,12 +445,13 @@ class StepEvaluation:
         if not steps.has_own:
             return
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
+        slots = first + due
         for n, i in enumerate(due.tolist()):
             if divisions[i].peers is not self._peers:
                 self._peers = divisions[i].peers
                 members = [np.arange(figures.world)[peers.to] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
-            changed = self._flagging.evaluate(steps, first + due[n:], self._compared_ranks)
+            changed = self._flagging.evaluate(steps, slots[n:], self._compared_ranks)
             flag, stop, flagged_figures = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue

@@ -195,18 +195,18 @@ def _low_is_above(known: Column, counts: Indices, least: Column) -> Mask:
 
 
 class NewestExcess(NamedTuple):
-    """What decides whether a flagged rank stays flagged, at k evaluations; (k,) each, in ms."""
+    """What decides whether a flagged rank stays flagged, at each of some evaluations, in ms."""
 
-    kept_ms: Column
+    kept_ms: Sequence[float]
     """Median excess of the newest KEEP_STEPS."""
-    step_ms: Column
+    step_ms: Sequence[float]
     """Median of these steps."""
-    high_ms: Column
+    high_ms: Sequence[float]
     """The excess that is exceeded in one of five of the newest OVER_STEPS."""
 
     def is_late(self, evaluation: int, level_ms: float) -> bool:
         """Whether a rank that was flagged with a median excess of `level_ms` stays flagged."""
-        worth_ms = max(FLAG_MS, FLAG_SHARE * float(self.step_ms[evaluation]))
+        worth_ms = max(FLAG_MS, FLAG_SHARE * self.step_ms[evaluation])
         if not self.kept_ms[evaluation] >= max(KEEP_SHARE * level_ms, 0.5 * worth_ms):
             return False
         return not self.high_ms[evaluation] < OVER_SHARE * level_ms
@@ -221,9 +221,8 @@ def newest_steps(*, bursts: bool) -> tuple[int, int]:
 def newest_excess(over: Column, wall: Column, *, bursts: bool = False) -> NewestExcess:
     """`over`, `wall`: (k, n) a rank's excess and the steps up to each evaluation; NaN: not judged."""
     keep, newest = newest_steps(bursts=bursts)
-    return NewestExcess(
-        median(over[:, -keep:]), median(wall[:, -keep:]), quantile(over[:, -newest:], 1 - LOW)
-    )
+    figures = median(over[:, -keep:]), median(wall[:, -keep:]), quantile(over[:, -newest:], 1 - LOW)
+    return NewestExcess(*(values.tolist() for values in figures))
 
 
 def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = False) -> bool:

@@ -258,7 +258,7 @@ def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Co
 _NO_EXCESS: tuple[object, Mapping[int, int], own_time_rules.NewestExcess] = (
     None,
     {},
-    own_time_rules.NewestExcess(*np.empty((3, 0))),
+    own_time_rules.NewestExcess((), (), ()),
 )
 
 
@@ -270,10 +270,8 @@ class StepFlagging:
         self._flags = flags
         self._groups: list[_Group] = []
         self._seen = -1
-        self._unknown: deque[bool] = deque(maxlen=own_time_rules.NEWEST)
-        """Of the newest steps, whether a rank's last gradient is unknown."""
-        self._unknown_added: tuple[int, list[bool]] = 0, []
-        """The slot of the first of the steps that were added last, and the same of these."""
+        self._blind: dict[int, bool] = {}
+        """`StepFlags.blind` at the evaluations over the steps that were added last, by their slots."""
         self._patterns_from = 0
         """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
         self._persistent_from = 0
@@ -299,9 +297,8 @@ class StepFlagging:
         fresh = range(self._seen + 1, slot + 1)
         for group in self._groups:
             group.take(steps, fresh, slots)
-        self._unknown.extend(self._unknown_in(steps, fresh))
         self._seen = slot
-        flags.blind = sum(self._unknown) > len(self._unknown) / 2
+        flags.blind = self._is_blind(steps, slot)
         before, flag, last = flags.flag, self._next(steps, slot), self._last
         if flag is not None and flag.pattern == "persistent" and last is not None:
             flags.moves.extend([slot] * (last.rank not in flag.ranks))
@@ -311,17 +308,20 @@ class StepFlagging:
         flags.note(slot)
         return (None if before is None else before.rank) != (None if flag is None else flag.rank)
 
-    def _unknown_in(self, steps: StepWindow, fresh: range) -> list[bool]:
-        """Of these steps, whether a rank's last gradient is unknown: found for all steps that were added
-        together."""
-        begin, unknown = self._unknown_added
-        if not begin <= fresh.start <= fresh.stop <= begin + len(unknown):
-            slots = np.arange(fresh.start, steps.ranks.count)
-            of_ranks = steps.unknown(steps.own(slots), slots)
-            unknown = [False] * len(slots) if of_ranks is None else np.any(of_ranks, axis=0).tolist()
-            begin = fresh.start
-            self._unknown_added = begin, unknown
-        return unknown[fresh.start - begin : fresh.stop - begin]
+    def _is_blind(self, steps: StepWindow, slot: int) -> bool:
+        """Whether in most of the newest steps a rank's last gradient is unknown."""
+        if slot not in self._blind:
+            ends = self._ends
+            slots = np.arange(max(0, slot + 1 - own_time_rules.NEWEST), ends[-1] + 1)
+            unknown = steps.unknown(steps.own(slots), slots)
+            n_unknown = np.zeros(len(slots) + 1, np.int64)
+            if unknown is not None:
+                np.cumsum(np.any(unknown, axis=0), out=n_unknown[1:])
+            stops = ends + 1 - slots[0]
+            begins = np.maximum(stops - own_time_rules.NEWEST, 0)
+            is_blind = 2 * (n_unknown[stops] - n_unknown[begins]) > stops - begins
+            self._blind = dict(zip(ends.tolist(), is_blind.tolist(), strict=True))
+        return self._blind[slot]
 
     def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""

@@ -207,7 +207,7 @@ def _show_screen(
             stack.enter_context(letters_in_their_cells(sys.__stderr__))
             stack.enter_context(title_given_back(sys.__stderr__ if settings.bell else None))
             stack.enter_context(_closed_on(until, app))
-            stack.enter_context(_failures_shown(app))
+            stack.enter_context(failures_shown(app))
             # The terminal's second page stays: the screen draws on it.
             first_picture.hand_over()
             app.run()
@@ -227,7 +227,7 @@ def _show_screen(
 
 
 @contextmanager
-def _failures_shown(app: DdptopApp) -> Iterator[None]:
+def failures_shown(app: DdptopApp) -> Iterator[None]:
     """Show on the screen when an internal error ends some thread: a traceback would be drawn over it."""
     from ddptop.sources.base import error_line
 

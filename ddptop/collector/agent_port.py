@@ -51,7 +51,7 @@ def choose_address(host: str) -> tuple[str, str | None]:
     it is the address of the default route, or the first of an interface.
     Raises OSError where this host has none that other hosts can reach.
     """
-    resolved = _resolve_name(host)
+    resolved = resolve_name(host)
     if stays_here(host) and resolved:
         return resolved[0], None
     addresses_up = own_addresses()
@@ -122,7 +122,8 @@ def announce_address(folder: Path, *, run_id: str, name: str, address: str, keys
     write_address(folder, CollectorAddress(run_id, name, socket.gethostname(), endpoint, *public))
 
 
-def _resolve_name(host: str) -> list[str]:
+def resolve_name(host: str) -> list[str]:
+    """The addresses of a host's name; empty: it has none."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -102,7 +102,7 @@ class Logger:
     def _write_figures(self, run: RunInfo, values: Mapping[str, float], step: int) -> None:
         # Opened with the first figures: a run that makes no step leaves nothing there.
         if self._opened is None:
-            opening = {"tensorboard": self._open_tensorboard, "wandb": _open_wandb, "mlflow": _open_mlflow}
+            opening = {"tensorboard": self._open_tensorboard, "wandb": open_wandb, "mlflow": _open_mlflow}
             self._opened = opening[self.kind](run)
         self._opened[0](values, step)
 
@@ -118,7 +118,7 @@ class Logger:
         return write_values, writer.close
 
 
-def _open_wandb(run: RunInfo) -> Opened:
+def open_wandb(run: RunInfo) -> Opened:
     """A run of its own, in the project of the user's variables (WANDB_PROJECT, WANDB_MODE and so on)."""
     import wandb
 

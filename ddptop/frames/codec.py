@@ -297,7 +297,7 @@ def _pack_pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[by
         elif kind != "History":
             key = f"{kind} {name}"  # ranks have fields of their own
             if key not in packed or packed[key][0] is not value:
-                packed[key] = value, msgpack.packb(_write_value(kind, value, name))
+                packed[key] = value, msgpack.packb(write_value(kind, value, name))
             yield packed[key][1]
 
 
@@ -455,7 +455,7 @@ POINTS = HISTORY_BYTES // sum(_column_dtype(name).itemsize for name in _column_n
 """Most points of history in one frame."""
 
 
-def _write_value(kind: Any, value: Any, name: str = "") -> Any:
+def write_value(kind: Any, value: Any, name: str = "") -> Any:
     """A field's value as msgpack writes it. `name`: of a field beside columns."""
     if kind == "Column":
         return _as_column(name, value).data
@@ -466,14 +466,14 @@ def _write_value(kind: Any, value: Any, name: str = "") -> Any:
     if kind in COLUMN_PARTS or kind in PARTS or kind in OPTIONAL_PARTS:
         named = kind in COLUMN_PARTS
         return [
-            _write_value(field_kind, getattr(value, n), n if named else "")
+            write_value(field_kind, getattr(value, n), n if named else "")
             for n, field_kind in _field_kinds(value.__class__)
         ]
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:
             return list(zip(*map(attrgetter(*_field_names(part)), value), strict=True))  # of tuples, arrays
-        return [_write_value(LISTS[kind], item) for item in value]
+        return [write_value(LISTS[kind], item) for item in value]
     if isinstance(value, tuple):
         return [list(item) if isinstance(item, tuple) else item for item in value]
     return dict(value)

@@ -12,7 +12,7 @@ class CpuQuota:
     """The CPU quota of the cgroup that a process is in, version 1 or 2."""
 
     def __init__(self, pid: int) -> None:
-        self._path = _cgroup_file(pid, "cpu", ("cpu.stat",))
+        self._path = cgroup_file(pid, "cpu", ("cpu.stat",))
         self._before: tuple[int, int] | None = None
 
     def throttled_pct(self) -> float | None:
@@ -34,7 +34,7 @@ class CpuQuota:
             return None
 
 
-def _cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None:
+def cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None:
     """The first of these files that the cgroup of a process has for this controller; None: there is none."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -71,7 +71,7 @@ class OutOfMemoryKills:
     def watch_process(self, pid: int, now_ns: int) -> None:
         """Watch the cgroup of this process, which runs."""
         # Now, while the process runs: /proc/PID/cgroup is gone with it.
-        file = _cgroup_file(pid, "memory", ("memory.events", "memory.oom_control")) or Path("/proc/vmstat")
+        file = cgroup_file(pid, "memory", ("memory.events", "memory.oom_control")) or Path("/proc/vmstat")
         self._file_of[pid] = file
         if file not in self._seen:
             self._read_count(file, now_ns)

@@ -31,7 +31,7 @@ MAX_FILES = 16_384
 LEAST_SEGMENTS = 10
 """A connection that has sent fewer since the last reading is torch's store's, or was not answered."""
 
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
+NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP = 0x301
 _DONE, _ERROR = 3, 2
 _INFO = 2
@@ -95,7 +95,7 @@ class LinkSampler:
             self._pids = now
             if unknown := connections.keys() - self._before.keys() - self._others:
                 # Reading the files of a process is what costs: only where a new connection came.
-                self._others |= unknown - {inode for pid in now for inode in _sockets_of(pid)}
+                self._others |= unknown - {inode for pid in now for inode in sockets_of(pid)}
         except OSError:
             return None
         before, self._before = (
@@ -150,10 +150,10 @@ def _make_link(address: str, peer: str, connections: list[Connection]) -> HostLi
 def established() -> list[Connection]:
     """The established TCP connections of this network namespace to other hosts. Raises OSError."""
     connections: list[Connection] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
-            connections += _dump_connections(link, family)
+            connections += dump_connections(link, family)
     # Two processes of this host may talk over its outside address.
     own_addresses = {connection.address for connection in connections}
     return [
@@ -161,7 +161,8 @@ def established() -> list[Connection]:
     ]
 
 
-def _dump_connections(link: socket.socket, family: int) -> list[Connection]:
+def dump_connections(link: socket.socket, family: int) -> list[Connection]:
+    """The established TCP connections of an address family, asked of the kernel over a netlink socket."""
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
     length = _HEADER.size + len(request)
     link.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + request)
@@ -216,7 +217,7 @@ def _find_attribute(body: bytes, offset: int, kind: int) -> bytes | None:
     return None
 
 
-def _sockets_of(pid: int) -> Iterator[int]:
+def sockets_of(pid: int) -> Iterator[int]:
     """Inodes of the sockets that a process has; none where it has exited or may not be read."""
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
         for _, file in zip(range(MAX_FILES), files, strict=False):

@@ -87,7 +87,7 @@ def signal_name(number: int) -> str:
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """`struct pidfd_info` of linux/pidfd.h, first version: mask, cgroup, pids and ids, exit status."""
 
-_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 """PIDFD_GET_INFO; the exit status is in it since Linux 6.15, once the parent has reaped the process."""
 
 _INFO_EXIT = 1 << 3
@@ -124,7 +124,7 @@ def _pidfd_exit_status(pidfd: int) -> int | None:
     # The kernel fills in what it knows of what the mask asks for.
     info = bytearray(_PIDFD_INFO.pack(_INFO_EXIT, *[0] * 13))
     try:
-        fcntl.ioctl(pidfd, _GET_INFO, info)
+        fcntl.ioctl(pidfd, GET_INFO, info)
     except OSError:  # an older kernel
         return None
     mask, *_, status = _PIDFD_INFO.unpack(info)

@@ -46,7 +46,7 @@ def inject_file(pid: int, file: Path) -> None:
     if remote is not None and _python_of(pid) == f"{sys.version_info[0]}.{sys.version_info[1]}":
         stub = file.with_name(f"{file.name}.begin")
         # `sys.remote_exec` runs its file on the main thread: this one only starts a thread for the other.
-        stub.write_text(_python_line(file))
+        stub.write_text(python_line(file))
         try:
             remote(pid, str(stub))
         except (OSError, RuntimeError) as error:
@@ -56,7 +56,7 @@ def inject_file(pid: int, file: Path) -> None:
     if gdb is None:
         raise InjectionError("gdb is not installed (apt install gdb): it is needed below Python 3.14")
     _refuse_where_traced(pid)
-    _run_gdb(gdb, pid, _python_line(file))
+    _run_gdb(gdb, pid, python_line(file))
 
 
 def why_not(pid: int) -> str | None:
@@ -108,14 +108,16 @@ def _refuse_where_traced(pid: int) -> None:
         raise InjectionError(f"process {pid} is being traced already, by process {tracer}")
 
 
-def _python_line(file: Path) -> str:
+def python_line(file: Path) -> str:
+    """A line of Python that runs a file in a thread of its own."""
     # An exception must not leave it: a pending call that fails raises SystemError in the training.
     # A thread of `_thread`: those of `threading` take locks, which the main thread may hold.
     run = f"__import__('_thread').start_new_thread(exec, (open({str(file)!r}).read(), {{}}))"
     return f"try:\n {run}\nexcept BaseException:\n pass\n"
 
 
-def _gdb_commands(pid: int, line: str) -> str:
+def gdb_commands(pid: int, line: str) -> str:
+    """The commands with which gdb has a process run a line of Python."""
     literal = line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     size = len(line.encode()) + 1
     # One page was mapped for it.
@@ -145,7 +147,7 @@ def _gdb_commands(pid: int, line: str) -> str:
 def _run_gdb(gdb: str, pid: int, line: str) -> None:
     with tempfile.TemporaryDirectory(prefix="ddptop-gdb-") as folder:
         script, output = Path(folder, "commands"), Path(folder, "output")
-        script.write_text(_gdb_commands(pid, line))
+        script.write_text(gdb_commands(pid, line))
         with output.open("wb") as out:
             process = subprocess.Popen(
                 # No files of the user's and no symbols from the network: both could take long, or do
@@ -162,7 +164,7 @@ def _run_gdb(gdb: str, pid: int, line: str) -> None:
         text = output.read_text(errors="replace")
     # Py_AddPendingCall returns 0 where it has taken the call.
     if f"{_CALLED} 0" not in text:
-        raise InjectionError(_failure_reason(pid, text))
+        raise InjectionError(failure_reason(pid, text))
 
 
 def _wait_for_gdb(process: subprocess.Popen[bytes]) -> None:
@@ -183,7 +185,8 @@ def _wait_for_gdb(process: subprocess.Popen[bytes]) -> None:
         raise KeyboardInterrupt
 
 
-def _failure_reason(pid: int, text: str) -> str:
+def failure_reason(pid: int, text: str) -> str:
+    """Why gdb has failed, by what it has printed, and what helps."""
     if "ptrace: " in text or "Could not attach" in text:
         scope = Path("/proc/sys/kernel/yama/ptrace_scope")
         with_yama = scope.exists() and scope.read_text().strip() != "0"

@@ -206,13 +206,13 @@ def _full_mean(readings: Sequence[float]) -> float | None:
 
 
 VMSTAT = Path("/proc/vmstat")
-_STATUS = "/proc/{}/status"
+STATUS_FILE = "/proc/{}/status"
 
 
 def swapped_bytes(pid: int) -> int | None:
     """`VmSwap` of proc(5); None: not known."""
     try:
-        words = Path(_STATUS.format(pid)).read_bytes().split()
+        words = Path(STATUS_FILE.format(pid)).read_bytes().split()
         return 1024 * int(words[words.index(b"VmSwap:") + 1])
     except (OSError, ValueError, IndexError):
         return None

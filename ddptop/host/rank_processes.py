@@ -98,7 +98,7 @@ class ProcessWatch:
         if process.session in self._watched or len(self._watched) >= MAX_WATCHED or process.pid <= 0:
             return
         room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_SHARE
-        descriptor = _open_pidfd(process.pid) if self._descriptors < room else None
+        descriptor = open_pidfd(process.pid) if self._descriptors < room else None
         self._descriptors += descriptor is not None
         start = process_start(process.pid)
         if start is not None and start_after(process.pid, hello_unix_s):
@@ -258,7 +258,8 @@ class ProcessWatch:
             self._descriptors -= 1
 
 
-def _open_pidfd(pid: int) -> int | None:
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor of a process; None: there is none to be had."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

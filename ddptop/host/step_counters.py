@@ -54,7 +54,7 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
 
     Raises OSError, or AttributeError where the system has no such memory.
     """
-    in_memory = _is_in_memory(directory)
+    in_memory = is_in_memory(directory)
     with suppress(OSError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         file = open_regular(directory / step_counter_name(hello.session), flags)
@@ -73,7 +73,7 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
     return memory
 
 
-def _is_in_memory(directory: Path) -> bool:
+def is_in_memory(directory: Path) -> bool:
     """Whether a folder is in a tmpfs; False where that is not known."""
     try:
         device = directory.stat().st_dev

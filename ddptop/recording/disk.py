@@ -226,7 +226,7 @@ class AppendFile:
         os.fchmod(self.descriptor, 0o600)
         if not resume or head != MAGIC:
             self.truncate(0)
-            self._write_whole(MAGIC)
+            self.write_whole(MAGIC)
 
     @property
     def end_room_bytes(self) -> int:
@@ -241,15 +241,16 @@ class AppendFile:
         """Write all of it or, on an OSError, nothing: the file is cut back to where it was."""
         # Blocks first: a disk that is full then says so before half a frame is written.
         self._room.allocate_room(self.size, len(data))
-        self._write_whole(data)
+        self.write_whole(data)
 
     def append_end(self, data: bytes) -> None:
         """As `append`, into the room that is kept for the end of the file."""
         self._room.release_bytes(len(data))
-        self._write_whole(data)
+        self.write_whole(data)
         self._room.bytes = max(0, self._room.bytes - len(data))
 
-    def _write_whole(self, data: bytes) -> None:
+    def write_whole(self, data: bytes) -> None:
+        """Write all of it at the end or, on an OSError, nothing."""
         view = memoryview(data)
         try:
             while view:

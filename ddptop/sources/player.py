@@ -137,7 +137,7 @@ class Player:
         self._tail_steps = max(least, tail_rows // world)
         self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
         starts_over = not self._is_small() and next_ns > recording.start_ns + READ_ON_NS
-        self._start_over(min(next_ns, recording.end_ns) if starts_over else recording.start_ns)
+        self.start_over(min(next_ns, recording.end_ns) if starts_over else recording.start_ns)
 
     @property
     def at_end(self) -> bool:
@@ -157,7 +157,7 @@ class Player:
         # Where all is read from the start, reading on gives what starting over would give.
         whole = self.from_start and self._is_small()
         if t_ns < self.position_ns or not (whole or t_ns <= self.position_ns + READ_ON_NS):
-            self._start_over(t_ns)
+            self.start_over(t_ns)
         self.read_on(t_ns)
 
     def read_on(self, t_ns: int, *, until: float | None = None) -> None:
@@ -209,7 +209,7 @@ class Player:
 
     def jump_to(self, t_ns: int) -> None:
         """Go to this moment and read no more than needed, however near it is and small the file."""
-        self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)), whole=False)
+        self.start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)), whole=False)
 
     def skip_saves_reading(self, t_ns: int) -> bool:
         """Whether `jump_to` this later moment reads less than reading on to it."""
@@ -235,7 +235,7 @@ class Player:
 
     # -- inside ------------------------------------------------------------------------
 
-    def _start_over(self, t_ns: int, *, whole: bool = True) -> None:
+    def start_over(self, t_ns: int, *, whole: bool = True) -> None:
         """A new reducer that has seen what is needed at `t_ns`, or the start of a small recording."""
         self._held = HeldSteps()
         self.from_start = (whole and self._is_small()) or t_ns <= self.recording.start_ns
@@ -248,7 +248,7 @@ class Player:
             self._cursor = self.recording.open_cursor()
             self.read_on(t_ns)
             return
-        since_start = self._recorded_since_start(t_ns)
+        since_start = self.recorded_since_start(t_ns)
         self.recalls = since_start is not None
         from_ns = self._resume_ledger(t_ns)
         if since_start is not None:
@@ -277,7 +277,7 @@ class Player:
         most = max(self._whole_rows // world, self._tail_steps if self._whole_rows else -1)
         return self.recording.count_steps() <= most
 
-    def _recorded_since_start(self, t_ns: int) -> SinceStart | None:
+    def recorded_since_start(self, t_ns: int) -> SinceStart | None:
         """What the analysis knew when that was last recorded before `t_ns`; None: it was not recorded."""
         pieces = (piece.since_start for _, piece in reversed(self.recording.history_pieces()))
         since_start = next(
@@ -362,7 +362,7 @@ class Player:
         # By incarnation and step: a restarted run counts its steps from 0 again.
         ahead = position < (incarnation, step) and self.position_ns <= end_ns
         if not ahead or self.step is None or begin_ns > self.position_ns + READ_ON_NS:
-            self._start_over(begin_ns - 1)
+            self.start_over(begin_ns - 1)
         elif self.position_ns < begin_ns:
             self.read_on(begin_ns - 1)
         if self.reducer.state.incarnation < incarnation:

@@ -72,7 +72,7 @@ def _place_in_job() -> tuple[str, str]:
     return job, "/".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK"))
 
 
-def _mark_children() -> None:
+def mark_children() -> None:
     """From now on what this process starts is known to be started by a rank."""
     from ddptop.host.processes import process_start
 
@@ -106,13 +106,13 @@ def patch_ddp(module: Any) -> None:
         torch_ddp.replace_comm_hooks(module.dist, _timed_hook)
         torch_ddp.before_refusal(module, functools.partial(_begin_session, module.dist), _note_parameters)
         torch_ddp.around_process_groups(module.dist, _note_meeting, _mark_initialization, _mark_met)
-        torch_ddp.before_destruction(module.dist, _leave_group)
+        torch_ddp.before_destruction(module.dist, leave_group)
         keep_exceptions_of_children()
     except AttributeError as error:
         report_once(f"this torch has no {error.name}")
         return
     warnings.listen_to_warnings()
-    _watch_first_backward()
+    watch_first_backward()
     model._ddptop_patched = True
 
 
@@ -133,7 +133,7 @@ def session_at(device: Any) -> Session | None:
 
             _session = Session(device)
         _session.ensure_started()
-        _mark_children()  # again: the run may have got its id just now
+        mark_children()  # again: the run may have got its id just now
     except Exception as error:  # noqa: BLE001 - the training boundary
         report_once(f"cannot record this process ({type(error).__name__}: {error})")
         # Also for the processes that this one starts: they would fail alike, each with a line on stderr.
@@ -160,7 +160,7 @@ def forget_session() -> None:
 _session: Session | None = None
 
 
-def _watch_first_backward() -> None:
+def watch_first_backward() -> None:
     """Have a process that trains without DDP recorded: its session begins at its first `backward()`."""
     import torch.autograd as autograd
 
@@ -247,7 +247,7 @@ def _mark_initialization(rank: int, world_size: int) -> None:
         from ddptop.host.start_marks import mark_initialization
 
         mark_initialization()
-        _mark_children()
+        mark_children()
         early_exit.watch_spawned()
         # Only before the first group: later ones are no start.
         if _session is None and not sys.modules["torch.distributed"].is_initialized():
@@ -270,7 +270,8 @@ def _note_parameters(parameters: Sequence[Any]) -> None:
         start_report.note_milestone("ddp", parameters=n_parameters, bytes=n_bytes)
 
 
-def _leave_group() -> None:
+def leave_group() -> None:
+    """As `Session.leave_group`, before the script destroys its process group."""
     _unmark_children()
     if _session is not None:
         _session.leave_group()

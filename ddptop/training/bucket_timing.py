@@ -192,7 +192,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
     `ready` is the call of the hook, `end` the completion of the future that it returns: for a compressing
     hook this includes compressing and decompressing. Use it for any hook; the result is not touched.
     """
-    keys = _BucketKeys(hook, model)
+    keys = BucketKeys(hook, model)
 
     @functools.wraps(hook, updated=())
     def timed(state: Any, bucket: Any) -> Any:
@@ -222,7 +222,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
     return timed
 
 
-class _BucketKeys:
+class BucketKeys:
     """The keys of one model's buckets, made once each: listing a bucket's parameters takes time."""
 
     def __init__(self, hook: Hook, model: int) -> None:

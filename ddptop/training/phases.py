@@ -70,21 +70,21 @@ def install_wrappers(
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU;
     `note_optimizer` the optimizers of the first steps without a DDP model; `note_saved` how long this thread
     has saved, at the end of a save."""
-    scaled = _ScaledLoss(read_later)
+    scaled = ScaledLoss(read_later)
     functions = step_functions()
     switched = SwitchedWrappers(last_gradients, scaled)
-    switched.wrap_function(functions.pre_forward, partial(_pre_forward, recorder, gradients))
-    switched.wrap_function(functions.post_forward, partial(_post_forward, recorder))
-    switched.wrap_function(functions.backward, partial(_make_backward, recorder, scaled, last_gradients))
+    switched.wrap_function(functions.pre_forward, partial(make_pre_forward, recorder, gradients))
+    switched.wrap_function(functions.post_forward, partial(make_post_forward, recorder))
+    switched.wrap_function(functions.backward, partial(make_backward, recorder, scaled, last_gradients))
     for next_data in functions.next_data:
-        switched.wrap_function(next_data, partial(_make_next_data, recorder, get_ident()))
+        switched.wrap_function(next_data, partial(make_next_data, recorder, get_ident()))
     switched.wrap_function(functions.scale, scaled.wrap_scale)
     for wait in functions.waits:
         # A class of C++ may take no attribute: those waits count as own time.
         with contextlib.suppress(TypeError):
-            switched.wrap_function(wait, partial(_make_wait, recorder, last_gradients, get_ident()))
+            switched.wrap_function(wait, partial(make_wait, recorder, last_gradients, get_ident()))
     for broadcast in functions.buffers:
-        make = partial(_make_wait, recorder, last_gradients, get_ident(), of_buffers=True)
+        make = partial(make_wait, recorder, last_gradients, get_ident(), of_buffers=True)
         switched.wrap_function(broadcast, make)
     switched.wrap_meanwhile(functions.iterate, partial(_make_iterate, recorder, get_ident()))
     recorder.on_unseen.append(switched.take_out)
@@ -121,7 +121,7 @@ def _wrap_saver(make: Callable[[Patched], Patched], saver: ModuleType) -> None:
 class SwitchedWrappers:
     """Wrappers that are not there in steps of which only the end is seen."""
 
-    def __init__(self, last_gradients: LastGradients, scaled: _ScaledLoss) -> None:
+    def __init__(self, last_gradients: LastGradients, scaled: ScaledLoss) -> None:
         self._last_gradients, self._scaled = last_gradients, scaled
         self._functions: list[tuple[Function, Patched, Patched]] = []
         """Each as it is else, and in these steps."""
@@ -150,7 +150,7 @@ class SwitchedWrappers:
         self._last_gradients.take_out(out)
 
 
-def _pre_forward(recorder: Recorder, gradients: SynchronisationWatch, original: Patched) -> Patched:
+def make_pre_forward(recorder: Recorder, gradients: SynchronisationWatch, original: Patched) -> Patched:
     """What `DDP.forward` calls first. A forward without gradients (evaluation) is no training step."""
     grad_enabled, on = torch.is_grad_enabled, recorder.on
 
@@ -177,7 +177,7 @@ def _pre_forward(recorder: Recorder, gradients: SynchronisationWatch, original: 
     return _pre_forward
 
 
-def _post_forward(recorder: Recorder, original: Patched) -> Patched:
+def make_post_forward(recorder: Recorder, original: Patched) -> Patched:
     """What `DDP.forward` calls last; not reached where the user's module raises."""
     grad_enabled, on = torch.is_grad_enabled, recorder.on
 
@@ -196,9 +196,10 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
     return _post_forward
 
 
-def _make_backward(
-    recorder: Recorder, scaled: _ScaledLoss, last_gradients: LastGradients, original: Patched
+def make_backward(
+    recorder: Recorder, scaled: ScaledLoss, last_gradients: LastGradients, original: Patched
 ) -> Patched:
+    """`torch.autograd.backward`, with its begin, its loss and its end recorded."""
     on = recorder.on
 
     def read_loss(tensors: Any) -> Any:
@@ -249,7 +250,8 @@ def _make_backward(
     return backward
 
 
-def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+def make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    """`__next__` of a DataLoader's iterator, with the time it takes recorded."""
     on, loader = recorder.on, recorder.loader
 
     def _next_data(self: Any) -> Any:
@@ -289,7 +291,7 @@ def _make_iterate(recorder: Recorder, thread: int, original: Patched) -> Patched
     return __iter__
 
 
-def _make_wait(
+def make_wait(
     recorder: Recorder,
     last_gradients: LastGradients,
     thread: int,
@@ -496,7 +498,7 @@ class LastGradients:
         return before_accumulation
 
 
-class _ScaledLoss:
+class ScaledLoss:
     """Reads the loss that `backward()` is given, and what it was before a GradScaler multiplied it."""
 
     def __init__(self, read_later: Callable[[Any], Any] | None = None) -> None:

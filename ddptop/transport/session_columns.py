@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_LEAST_ROUTES = 1024
+LEAST_ROUTES = 1024
 """So many connections are numbered before those that no session has any more are left out."""
 
 
@@ -45,7 +45,7 @@ class SessionColumns:
         self._routes: list[bytes] = []
         self._route_numbers: dict[bytes, int] = {}
         """Connections, and the place of each in `_routes`."""
-        self._most_routes = _LEAST_ROUTES
+        self._most_routes = LEAST_ROUTES
         # One array for the numbers and one for the flags, so that growing and clearing is one call each.
         self._numbers: Integers = np.zeros((5, 0), np.int64)
         """(5, slots) session, rank, highest number accepted or given up, highest number that is kept for
@@ -217,7 +217,7 @@ class SessionColumns:
         self._routes = [self._routes[old] for old in present.tolist()]
         self._route_numbers = {route: number for number, route in enumerate(self._routes)}
         self._route[slots] = numbers
-        self._most_routes = max(_LEAST_ROUTES, 2 * len(self._routes))
+        self._most_routes = max(LEAST_ROUTES, 2 * len(self._routes))
 
     def _add_slots(self) -> None:
         """Twice as many slots."""

@@ -177,17 +177,17 @@ def test_what_holds_for_a_session_stands_for_no_steps_before_it(boxes, collector
 def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, collector, monkeypatch):
     box = boxes()
     box.greet()
-    whole = AppendFile._write_whole
+    whole = AppendFile.write_whole
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     box.fill(10)
-    monkeypatch.setattr(AppendFile, "_write_whole", full)
+    monkeypatch.setattr(AppendFile, "write_whole", full)
     monkeypatch.setattr(writer, "WAITING_BYTES", BOUND)
     box.fill(200)
     assert not box.outbox.is_safe
-    monkeypatch.setattr(AppendFile, "_write_whole", whole)
+    monkeypatch.setattr(AppendFile, "write_whole", whole)
     box.deliver(collector)
     arrived = {rank: len(set(found)) for rank, found in collector.steps().items()}
     assert all(len(found) == len(set(found)) for found in collector.steps().values())
@@ -199,16 +199,16 @@ def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, co
 def test_a_disk_that_is_full_at_first_is_tried_again(boxes, tmp_path, monkeypatch):
     box = boxes()
     box.greet()
-    whole = AppendFile._write_whole
+    whole = AppendFile.write_whole
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(AppendFile, "_write_whole", full)
+    monkeypatch.setattr(AppendFile, "write_whole", full)
     monkeypatch.setattr("ddptop.agent.outbox.RETRY_NS", 10**7)
     box.fill(15)
     assert set(box.notices) == {"local failed"} and box.outbox.local_recording is None
-    monkeypatch.setattr(AppendFile, "_write_whole", whole)
+    monkeypatch.setattr(AppendFile, "write_whole", whole)
 
     def begun() -> bool:
         box.work()

@@ -55,8 +55,8 @@ def test_round_trip_changes_nothing(frame) -> None:
 
 def test_parts_that_are_the_same_objects_are_packed_once(frame, monkeypatch) -> None:
     written: list[str] = []
-    write = codec._write_value
-    monkeypatch.setattr(codec, "_write_value", lambda kind, *each: written.append(kind) or write(kind, *each))
+    write = codec.write_value
+    monkeypatch.setattr(codec, "write_value", lambda kind, *each: written.append(kind) or write(kind, *each))
     packed: dict[str, tuple[object, bytes]] = {}
     encode_frame(frame, packed)
     moved = replace(frame, group=replace(frame.group, step=10**6), unix_s=frame.unix_s + 1)

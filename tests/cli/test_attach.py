@@ -85,13 +85,13 @@ def test_without_gdb_a_process_is_left_alone(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_the_injected_line_raises_nothing_into_the_training(tmp_path: Path) -> None:
     """A pending call that fails raises SystemError in whatever the main thread does."""
-    exec(inject._python_line(tmp_path / "not there"), {})
+    exec(inject.python_line(tmp_path / "not there"), {})
 
 
 def test_a_file_name_with_quotes_reaches_gdb_whole() -> None:
-    line = inject._python_line(Path("/tmp/a'b\"c"))
+    line = inject.python_line(Path("/tmp/a'b\"c"))
     command = next(
-        line for line in inject._gdb_commands(1, line).splitlines() if line.startswith("set {char[")
+        line for line in inject.gdb_commands(1, line).splitlines() if line.startswith("set {char[")
     )
     size, _, literal = command.removeprefix("set {char[").partition("]} $page = ")
     assert literal[1:-1].replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\") == line
@@ -107,7 +107,7 @@ def test_a_file_name_with_quotes_reaches_gdb_whole() -> None:
     ],
 )
 def test_gdbs_failures_are_one_line(output: str, words: str) -> None:
-    assert words in inject._failure_reason(7, f"Reading symbols\n{output}\n")
+    assert words in inject.failure_reason(7, f"Reading symbols\n{output}\n")
 
 
 NOTHING = "; nothing was recorded, training goes on as before"
@@ -124,7 +124,7 @@ def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
             places = {os.getpid(): "train.py:26 main", child.pid: ""}
             monkeypatch.setattr("ddptop.host.worker_calls.call_of", places.__getitem__)
             with pytest.raises(CliError) as refused:
-                attach._begin_recording(exchange)
+                attach.begin_recording(exchange)
             text = str(refused.value)
             assert text.startswith(f"process {os.getpid()} has begun no training step within 0 s (")
             assert text.endswith(f": process {os.getpid()} is in train.py:26 main{NOTHING}")
@@ -154,7 +154,7 @@ def test_where_a_run_is_or_may_be_recorded_nothing_else_is_said(
     report.write_text(json.dumps({"state": "waiting", **known}))
     exchange = attach.Exchange(tmp_path, [os.getpid()])
     with pytest.raises(CliError) as refused:
-        attach._begin_recording(exchange) if state == "recording" else exchange.wait_for_state(
+        attach.begin_recording(exchange) if state == "recording" else exchange.wait_for_state(
             state, wait_s=0.0
         )
     place = f"process {os.getpid()} is in train.py:26 main"

@@ -369,7 +369,7 @@ def test_a_thread_that_an_internal_error_ends_is_told_on_the_screen() -> None:
             self.failures.append(line)
 
     app, before = App(), threading.excepthook
-    with show._failures_shown(app):  # type: ignore[arg-type]
+    with show.failures_shown(app):  # type: ignore[arg-type]
         thread = threading.Thread(target=lambda: 1 // 0)
         thread.start()
         thread.join()

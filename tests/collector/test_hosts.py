@@ -216,7 +216,7 @@ def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypat
     )
     monkeypatch.setattr(agent_port, "source_address", lambda target: "10.9.9.9" if "." in target else "")
     names = {"node": ["127.0.1.1"], "good": ["127.0.1.1", "10.1.2.3"], "localhost": ["127.0.0.1"]}
-    monkeypatch.setattr(agent_port, "_resolve_name", lambda host: names.get(host, []))
+    monkeypatch.setattr(agent_port, "resolve_name", lambda host: names.get(host, []))
     assert choose_address("localhost") == ("127.0.0.1", None)
     assert choose_address("good") == ("10.1.2.3", None)
     address, remark = choose_address("node")

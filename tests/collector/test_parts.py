@@ -173,7 +173,7 @@ def test_the_end_of_a_process_wakes_the_poller(child):
 
 
 def test_without_pidfds_a_look_finds_it(child, monkeypatch):
-    monkeypatch.setattr(watch_module, "_open_pidfd", lambda pid: None)
+    monkeypatch.setattr(watch_module, "open_pidfd", lambda pid: None)
     watch = Registry().watch()
     watch.watch_process(RankProcess(1, 0, child.pid), time.time(), 0)
     watch.check_processes(1)

@@ -66,7 +66,7 @@ def test_tensorboard_has_each_step_once(frame: Frame, tmp_path: Path) -> None:
 
 def test_a_logger_that_hangs_is_given_up(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr(loggers, "_open_wandb", lambda run: ended.wait())
+    monkeypatch.setattr(loggers, "open_wandb", lambda run: ended.wait())
     try:
         with pytest.raises(LoggerError, match=r"wandb has not answered for 0\.05 s"):
             Logger("wandb", timeout_s=0.05).log_frame(frame)

@@ -30,7 +30,7 @@ def test_the_share_of_throttled_periods_is_that_since_the_last_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statistics = tmp_path / "cpu.stat"
-    monkeypatch.setattr(cgroups, "_cgroup_file", lambda *_: statistics)
+    monkeypatch.setattr(cgroups, "cgroup_file", lambda *_: statistics)
     quota, shares = CpuQuota(1), []
     for periods, throttled in ((10, 2), (20, 6), (20, 6)):
         statistics.write_text(f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 5\n")
@@ -84,7 +84,7 @@ def test_a_kill_for_want_of_memory_is_one_where_the_count_of_its_cgroup_has_just
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
     file, kills = tmp_path / name, OutOfMemoryKills()
-    monkeypatch.setattr(cgroups, "_cgroup_file", lambda *_: file)
+    monkeypatch.setattr(cgroups, "cgroup_file", lambda *_: file)
     file.write_text(text.format(3))
     kills.watch_process(7, 0)
     assert not kills.was_killed(7, 1), "those before it was watched count for nothing"

@@ -21,12 +21,12 @@ def test_a_connection_of_this_process_is_read_from_the_kernel(monkeypatch: pytes
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as one,
         server.accept()[0],
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, connections._NETLINK_SOCK_DIAG) as link,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, connections.NETLINK_SOCK_DIAG) as link,
     ):
         inode = os.fstat(one.fileno()).st_ino
-        found = {each.inode: each for each in connections._dump_connections(link, socket.AF_INET)}
+        found = {each.inode: each for each in connections.dump_connections(link, socket.AF_INET)}
         assert found[inode][1:3] == ("127.0.0.1", "127.0.0.1")
-        assert inode in connections._sockets_of(os.getpid())
+        assert inode in connections.sockets_of(os.getpid())
         assert inode not in {each.inode for each in established()}, "both ends are on this host"
 
 
@@ -40,7 +40,7 @@ def test_links_are_what_the_ranks_have_sent_since_the_reading_before(monkeypatch
         ]
 
     monkeypatch.setattr(
-        connections, "_sockets_of", lambda pid: [*range(5), *range(6, 12), 99] if pid == 4 else []
+        connections, "sockets_of", lambda pid: [*range(5), *range(6, 12), 99] if pid == 4 else []
     )
     sampler = LinkSampler()
     monkeypatch.setattr(connections, "established", lambda: reading(100, 3))
@@ -71,7 +71,7 @@ def test_a_connection_that_was_not_answered_is_reported_and_its_few_segments_are
     monkeypatch: pytest.MonkeyPatch, sent: int, resent: int, counts: tuple[int, ...]
 ) -> None:
     """The other end may have received everything: then it was slow, and not cut off. Connection 2 is well."""
-    monkeypatch.setattr(connections, "_sockets_of", lambda pid: [1, 2])
+    monkeypatch.setattr(connections, "sockets_of", lambda pid: [1, 2])
     sampler = LinkSampler()
     for at, (sent_in_all, resent_in_all, silent_ms) in enumerate([(50, 0, 100), (50 + sent, resent, 1300)]):
         read = [
@@ -97,7 +97,7 @@ def test_a_connection_that_was_not_answered_is_reported_and_its_few_segments_are
 def test_counters_start_again_at_0_and_an_inode_may_be_that_of_another_connection(
     monkeypatch: pytest.MonkeyPatch, new: Connection, counts: tuple[int, int, int] | None
 ) -> None:
-    monkeypatch.setattr(connections, "_sockets_of", lambda pid: [1])
+    monkeypatch.setattr(connections, "sockets_of", lambda pid: [1])
     sampler = LinkSampler()
     for at, each in enumerate((Connection(1, "a", "b", 90, 80, 2**32 - 300, 3, 7, 100), new)):
         monkeypatch.setattr(connections, "established", lambda each=each: [each])

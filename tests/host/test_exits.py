@@ -59,7 +59,7 @@ def test_an_exit_code_of_subprocess_becomes_an_event():
 
 
 def test_a_pidfd_of_a_kernel_that_does_not_tell_is_no_error(monkeypatch):
-    monkeypatch.setattr(exits, "_GET_INFO", 0)
+    monkeypatch.setattr(exits, "GET_INFO", 0)
     descriptor = os.pidfd_open(os.getpid())
     try:
         assert exit_code_of(2**22 + 7, 1, descriptor) is None

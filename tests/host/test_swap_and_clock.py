@@ -25,7 +25,7 @@ def test_what_of_a_process_is_in_swap(tmp_path: Path, monkeypatch: pytest.Monkey
     assert swapped_bytes(os.getpid()) is not None, "this kernel tells it"
     assert swapped_bytes(2**22 + 1) is None
     (tmp_path / "7").write_text("Name:\tpython\nVmRSS:\t 4096 kB\nVmSwap:\t 2048 kB\nThreads:\t1\n")
-    monkeypatch.setattr(kernel_view, "_STATUS", f"{tmp_path}/{{}}")
+    monkeypatch.setattr(kernel_view, "STATUS_FILE", f"{tmp_path}/{{}}")
     assert swapped_bytes(7) == 2 << 20
 
 

@@ -303,7 +303,7 @@ def test_of_an_earlier_version_s_recording_alerts_begin_with_their_events(
 ) -> None:
     """It has no more of the steps before those that are read: what it lacks is not made up."""
     said = {alert.kind: alert for alert in frame_at(eventful, 3_900).alerts}
-    monkeypatch.setattr(Player, "_recorded_since_start", lambda self, t_ns: None)
+    monkeypatch.setattr(Player, "recorded_since_start", lambda self, t_ns: None)
     frame = frame_at(eventful, 3_900)
     for alert in frame.alerts:
         assert (alert.step, alert.message) == (said[alert.kind].step, said[alert.kind].message)

@@ -339,9 +339,9 @@ def test_a_player_that_begins_far_ahead_is_where_going_there_leads(
 ) -> None:
     write(path, a_run(3000))
     begun: list[int] = []
-    start_over = Player._start_over
+    start_over = Player.start_over
     monkeypatch.setattr(
-        Player, "_start_over", lambda self, t_ns, **options: begun.append(t_ns) or start_over(self, t_ns)
+        Player, "start_over", lambda self, t_ns, **options: begun.append(t_ns) or start_over(self, t_ns)
     )
     frames = []
     with Recording.open(path) as recording:

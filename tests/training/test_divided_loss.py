@@ -78,8 +78,8 @@ class Training:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        self.scaled = phases._ScaledLoss()
-        self.backward = phases._make_backward(
+        self.scaled = phases.ScaledLoss()
+        self.backward = phases.make_backward(
             self.recorder, self.scaled, phases.LastGradients(self.recorder), lambda tensors: None
         )
 

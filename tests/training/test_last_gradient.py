@@ -183,8 +183,8 @@ def test_a_model_is_freed_as_without_it() -> None:
 def test_a_backward_that_is_compiled_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(layers())
     watched.step()
-    backward = phases._make_backward(
-        watched.recorder, phases._ScaledLoss(), watched.watch, lambda loss: torch.autograd.backward(loss)
+    backward = phases.make_backward(
+        watched.recorder, phases.ScaledLoss(), watched.watch, lambda loss: torch.autograd.backward(loss)
     )
     monkeypatch.setattr(phases, "compiles_backward", lambda: True)
     backward(watched.model(torch.ones(2, 4)).sum())

@@ -116,15 +116,15 @@ def test_what_a_rank_starts_is_told_by_its_variables(
 
 
 def test_a_rank_itself_and_what_outlives_it_may_train(of_a_run: pytest.MonkeyPatch) -> None:
-    attach._mark_children()
+    attach.mark_children()
     assert os.environ[attach.STARTED_BY] == started_by(os.getpid())[attach.STARTED_BY]
     assert not attach.is_nested()
-    attach._leave_group()
+    attach.leave_group()
     assert attach.STARTED_BY not in os.environ
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         of_a_run.setenv(attach.STARTED_BY, started_by(child.pid)[attach.STARTED_BY])
     assert not attach.is_nested()
-    attach._leave_group()  # not its own: it stays
+    attach.leave_group()  # not its own: it stays
     assert attach.STARTED_BY in os.environ
 
 

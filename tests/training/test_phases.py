@@ -35,30 +35,30 @@ def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_a_loss_is_read_as_item_reads_it(dtype: torch.dtype) -> None:
     loss = (torch.tensor([1.5, 2.25], dtype=dtype, requires_grad=True)[1] * 3).reshape(1)[0]
-    assert phases._ScaledLoss().value_of(loss) == loss.item()
+    assert phases.ScaledLoss().value_of(loss) == loss.item()
 
 
 def test_a_loss_that_is_not_stored_as_it_reads_is_read_right() -> None:
     negated = torch.tensor([1.0 + 2.0j]).conj().imag[0]
     assert negated.is_neg()
-    assert phases._ScaledLoss().value_of(negated) == -2.0
-    assert phases._ScaledLoss().value_of(torch._efficientzerotensor((1,))) == 0.0
+    assert phases.ScaledLoss().value_of(negated) == -2.0
+    assert phases.ScaledLoss().value_of(torch._efficientzerotensor((1,))) == 0.0
 
 
 def test_an_element_of_a_larger_tensor_is_read_at_its_own_place() -> None:
     values = torch.arange(8, dtype=torch.float32)
-    assert phases._ScaledLoss().value_of(values[5]) == 5.0
+    assert phases.ScaledLoss().value_of(values[5]) == 5.0
 
 
 @pytest.mark.parametrize(
     "tensors", [None, [torch.zeros(())], torch.zeros(3), torch.nn.Parameter(torch.zeros(()))]
 )
 def test_what_is_no_scalar_loss_is_unknown(tensors: Any) -> None:
-    assert phases._ScaledLoss().value_of(tensors) is None
+    assert phases.ScaledLoss().value_of(tensors) is None
 
 
 def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
-    scaled = phases._ScaledLoss()
+    scaled = phases.ScaledLoss()
     scale = scaled.wrap_scale(lambda _scaler, outputs: outputs * 1024)
     result = scale(None, torch.tensor(0.5))
     assert scaled.value_of(scaled.take_unscaled(result)) == 0.5
@@ -72,14 +72,14 @@ def watch_of(recorder: Recorder) -> SynchronisationWatch:
 
 def wrapped_backward(recorder: Recorder, original: Callable[..., Any], scaled: Any = None) -> Any:
     """`torch.autograd.backward` as the recorder wraps it."""
-    return phases._make_backward(
-        recorder, scaled or phases._ScaledLoss(), phases.LastGradients(recorder), original
+    return phases.make_backward(
+        recorder, scaled or phases.ScaledLoss(), phases.LastGradients(recorder), original
     )
 
 
 def switched_wrappers() -> phases.SwitchedWrappers:
     """Of no function yet."""
-    return phases.SwitchedWrappers(phases.LastGradients(Recorder()), phases._ScaledLoss())
+    return phases.SwitchedWrappers(phases.LastGradients(Recorder()), phases.ScaledLoss())
 
 
 def test_wrappers_are_taken_out_and_put_back_also_over_one_that_takes_itself_out() -> None:
@@ -177,10 +177,10 @@ class Model:
 
     def __init__(self, recorder: Recorder, module: Callable[[Any], Any]) -> None:
         self._module = module
-        self._pre = phases._pre_forward(
+        self._pre = phases.make_pre_forward(
             recorder, watch_of(recorder), lambda _self, *inputs, **named: (inputs, named)
         )
-        self._post = phases._post_forward(recorder, lambda _self, output: output)
+        self._post = phases.make_post_forward(recorder, lambda _self, output: output)
 
     def forward(self, *inputs: Any) -> Any:
         inputs, named = self._pre(self, *inputs)
@@ -239,7 +239,7 @@ class Waiting:
         self.recorder = Recorder()
         self.recorder.forward_begins(True)
         self.watch = phases.LastGradients(self.recorder)
-        self.wait = phases._make_wait(self.recorder, self.watch, threading.get_ident(), original)
+        self.wait = phases.make_wait(self.recorder, self.watch, threading.get_ident(), original)
 
     def noted(self) -> list[int]:
         """The phases of the waits so far."""
@@ -283,7 +283,7 @@ def test_a_wait_on_another_thread_is_not_trainings_but_the_autograd_engines_is()
 
 def test_the_end_of_an_epoch_is_no_batch_of_an_evaluation() -> None:
     recorder = Recorder()
-    fetch = phases._make_next_data(recorder, get_ident(), next)
+    fetch = phases.make_next_data(recorder, get_ident(), next)
     epoch = iter(DataLoader([1.0], batch_size=None))
     for taken in (1, 2):
         with suppress(StopIteration):

@@ -206,7 +206,7 @@ def test_a_signal_handler_that_raises_while_a_step_waits_locks_nobody_out(
 def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_memory: bool
 ) -> None:
-    monkeypatch.setattr(step_counters, "_is_in_memory", lambda _: in_memory)
+    monkeypatch.setattr(step_counters, "is_in_memory", lambda _: in_memory)
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
     hello = made_up_run.hello(0, 2, session=5)
 

@@ -308,7 +308,7 @@ def test_what_waits_for_a_first_backward_stays_where_a_session_takes_its_wrapper
     called = []
     monkeypatch.setattr(torch.autograd, "backward", called.append)
     monkeypatch.setattr(attach, "_session", SimpleNamespace())
-    attach._watch_first_backward()
+    attach.watch_first_backward()
     waits = torch.autograd.backward
     torch.autograd.backward(torch.zeros(1))
     assert torch.autograd.backward is waits, "the session could not put its wrapper back"

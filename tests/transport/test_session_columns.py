@@ -59,7 +59,7 @@ class Both:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_as_one_message_after_the_other(seed, monkeypatch):
-    monkeypatch.setattr(session_columns, "_LEAST_ROUTES", 8)
+    monkeypatch.setattr(session_columns, "LEAST_ROUTES", 8)
     noise = random.Random(seed)
     both = Both({5: 3})
     sent = {}
@@ -102,7 +102,7 @@ def test_clients_that_connect_again_and_again_take_no_memory():
         sessions.begin_session(number + 1, 0, b"%d" % number, owner=0)
         sessions.note_route(number + 1, b"%d" % number)
     assert [sessions.route_of(name) for name in sessions.slot_by_id] == [b"4998", b"4999"]
-    assert len(sessions._routes) <= session_columns._LEAST_ROUTES
+    assert len(sessions._routes) <= session_columns.LEAST_ROUTES
     assert sessions._numbers.shape[1] < 100
 
 

@@ -107,13 +107,11 @@ class Attach(Command):
                     raise CliError("these processes were not attached to")
                 print_text(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
             else:
-                print_text(
-                    f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin_recording(exchange)}"
-                )
+                print_text(f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {begin_recording(exchange)}")
         return Exit.DONE
 
 
-def _begin_recording(exchange: Exchange) -> str:
+def begin_recording(exchange: Exchange) -> str:
     """Have all ranks begin at one step. Returns the command that shows the run. Raises CliError."""
     try:
         exchange.inject_call("begin")

@@ -106,7 +106,7 @@ def loader(
     for name in {"sampler", "batch_sampler"} & options.keys():
         raise ValueError(f"group.loader() makes the DistributedSampler itself; for a {name} use DataLoader")
     cuda = group.device.type == "cuda"
-    workers = _default_workers(group, dataset) if num_workers is None else num_workers
+    workers = default_workers(group, dataset) if num_workers is None else num_workers
     if workers:
         options.setdefault("persistent_workers", True)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -129,7 +129,8 @@ def loader(
     )
 
 
-def _default_workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
+def default_workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
+    """How many processes load batches where the script does not say it."""
     if group.device.type != "cuda" or isinstance(dataset, TensorDataset):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

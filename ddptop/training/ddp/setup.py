@@ -36,7 +36,7 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
     if len(set(addresses)) < 2 or "GLOO_SOCKET_IFNAME" in os.environ:
         return None
     # Only where the host's own name is a loopback address: otherwise gloo's own choice is right.
-    if not is_loopback(_address_of_own_name()):
+    if not is_loopback(address_of_own_name()):
         return None
     for target in addresses:
         source = source_address(target) if target and not is_loopback(target) else ""
@@ -45,7 +45,8 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
     return None
 
 
-def _address_of_own_name() -> str:
+def address_of_own_name() -> str:
+    """The address that this host's name resolves to; empty: to none."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -97,7 +98,7 @@ def setup(
     """
     _refuse_where_impossible()
     placement = Placement.from_environment(rank, world_size)
-    target = _device_of_rank(backend, device, placement.local_rank)
+    target = device_of_rank(backend, device, placement.local_rank)
     store = rendezvous.store_of(placement, start_timeout)
     card = _own_card(placement, target, device, backend, seed)
     # Only here is the backend decided: one rank without a GPU makes all of them take gloo.
@@ -111,7 +112,7 @@ def setup(
     _set_variables(placement, addresses)
     # Under the number of this meeting: torchrun keeps its store over restarts, with the keys of the group
     # before.
-    _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
+    begin_process_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
     exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
     join_run.join_run(
@@ -168,7 +169,7 @@ def _own_card(
     )
 
 
-def _begin_group(
+def begin_process_group(
     backend: str, store: Any, placement: Placement, target: torch.device, timeout: timedelta | None
 ) -> None:
     """Make the default group. NCCL is given its device: it connects at once, so that an error in that is
@@ -182,7 +183,7 @@ def _begin_group(
         )
 
 
-def _device_of_rank(backend: str | None, device: str | torch.device | None, local_rank: int) -> torch.device:
+def device_of_rank(backend: str | None, device: str | torch.device | None, local_rank: int) -> torch.device:
     """The device that this rank would take; the ranks together may still decide for gloo and the CPU.
 
     Raises ValueError for a GPU that is not there.

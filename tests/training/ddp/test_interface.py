@@ -16,7 +16,7 @@ TWO_HOSTS = ("127.0.1.1", "192.0.2.7")
 def host(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A Debian host: its name stands for 127.0.1.1, its network is eth7."""
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setattr(setup, "_address_of_own_name", lambda: "127.0.1.1")
+    monkeypatch.setattr(setup, "address_of_own_name", lambda: "127.0.1.1")
     monkeypatch.setattr(setup, "source_address", lambda target: "192.0.2.3")
     names = {"lo": "127.0.0.1", "eth7": "192.0.2.3"}
     known = {name: [SimpleNamespace(address=address)] for name, address in names.items()}
@@ -30,7 +30,7 @@ def test_the_interface_towards_the_other_host(host: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_chosen_where_torch_chooses_well(host: pytest.MonkeyPatch) -> None:
     assert setup.for_gloo(["127.0.1.1"]) is None, "one host"
-    host.setattr(setup, "_address_of_own_name", lambda: "192.0.2.3")
+    host.setattr(setup, "address_of_own_name", lambda: "192.0.2.3")
     assert setup.for_gloo(TWO_HOSTS) is None, "its name stands for its address"
 
 

@@ -110,9 +110,9 @@ def test_workers_by_default_are_for_the_gpu_and_leave_a_core_to_each_rank(
 
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: set(range(16)))
     gpu = Group(0, 4, 0, torch.device("cuda", 0), "nccl", local_world_size=4, seed=0)
-    assert module._default_workers(gpu, Files()) == 3
-    assert module._default_workers(gpu, TEN) == 0
-    assert module._default_workers(group(0), Files()) == 0
+    assert module.default_workers(gpu, Files()) == 3
+    assert module.default_workers(gpu, TEN) == 0
+    assert module.default_workers(group(0), Files()) == 0
 
 
 def test_what_cannot_be_divided_is_refused() -> None:

@@ -71,7 +71,7 @@ def test_each_rank_wants_the_gpu_of_its_local_rank(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert setup._device_of_rank(backend, device, local_rank) == torch.device(expected)
+    assert setup.device_of_rank(backend, device, local_rank) == torch.device(expected)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_nccl_is_told_its_device_and_a_timeout_only_where_the_user_set_one(
 ) -> None:
     told: dict[str, object] = {}
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **words: told.update(words))
-    setup._begin_group(
+    setup.begin_process_group(
         backend, None, Placement(1, 2, 1, 2, "h", 1, "torchrun"), torch.device("cuda:1"), timeout
     )
     assert told == {"store": None, "rank": 1, "world_size": 2, **expected}

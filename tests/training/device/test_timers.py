@@ -486,7 +486,7 @@ def test_what_a_hook_itself_waits_for_is_taken_from_no_cost(
         device.now_ns += 7_000
         return "key"
 
-    monkeypatch.setattr(bucket_timing._BucketKeys, "key_of", key)
+    monkeypatch.setattr(bucket_timing.BucketKeys, "key_of", key)
     timed_hook(hook, 0, recorder, CudaTimer(device, pool))(None, None)
     recorder.shadow_step_ends(0)
     (_, _, closed) = recorder.records[-1]

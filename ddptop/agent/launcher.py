@@ -10,11 +10,12 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -22,7 +23,21 @@ from ddptop.host.collector_address import read_role
 from ddptop.host.collector_start import end_requested, has_members
 from ddptop.host.processes import process_start
 from ddptop.host.runs import read_command
-from ddptop.protocol.limits import DEFAULT_RECORD_LIMIT_BYTES, DEFAULT_STALL_S
+from ddptop.protocol.limits import (
+    DEFAULT_RECORD_LIMIT_BYTES,
+    DEFAULT_STALL_S,
+    MAX_CARD,
+    MAX_TEXT,
+    NS,
+    VERSION,
+)
+from ddptop.protocol.messages import Run
+
+if TYPE_CHECKING:
+    import zmq
+
+    from ddptop.host.rank_processes import ProcessWatch
+    from ddptop.protocol.vocabulary import RunOutcome
 
 
 def _path_or_off(text: str) -> Path | None:
@@ -77,6 +92,28 @@ class Arguments:
     serve: str | None = _declare_argument("--serve", str, None)
     """HOST:PORT where the collector receives the agents of other hosts; port 0: any free one. None: all
     ranks are on this host."""
+
+    @property
+    def launcher_pid(self) -> int:
+        """Of the process from which the ranks descend; it has started this one, too, if it is ours."""
+        return os.getppid() if self.alone is None else self.alone[0]
+
+    def make_run(self, state: RunOutcome, started_at: float, now_ns: int, exit_code: int | None) -> Run:
+        """RUN of this run, which began at `started_at` in Unix seconds."""
+        unix_ns = int(started_at * NS)
+        return Run(
+            version=VERSION,
+            run_id=self.run_id,
+            name=self.name[:MAX_TEXT],
+            script=self.script[:MAX_TEXT],
+            argv=tuple(word[:MAX_TEXT] for word in self.argv[:MAX_CARD]),
+            unix_ns=unix_ns,
+            # When the run began on CLOCK_MONOTONIC, which cannot be read of the past.
+            monotonic_ns=max(0, now_ns - (time.time_ns() - unix_ns)),
+            state=state,
+            exit_code=exit_code,
+            simulated=self.simulated,
+        )
 
     def is_to_serve(self) -> bool:
         """Whether ranks of other hosts have joined since, which the collector is to receive."""
@@ -297,6 +334,18 @@ def open_launcher(
     if arguments.alone is None:
         return LauncherPipe(arguments.run_id, ranks_present, ranks_well)
     return RunWithoutLauncher(arguments.run_dir, arguments.alone, ranks_well)
+
+
+def read_launcher(
+    launcher: LauncherPipe | RunWithoutLauncher, watch: ProcessWatch, poller: zmq.Poller, now_ns: int
+) -> None:
+    """Read what the launcher has sent, and note the exits that it reports."""
+    launcher.read_lines()
+    for pid, code in launcher.take_exits():
+        watch.note_exit_code(pid, code, now_ns)
+    # A pipe at its end is readable for ever: polling would not sleep any more.
+    if launcher.ended or launcher.killed:
+        poller.unregister(launcher.descriptor)
 
 
 def _exit_code_in(value: object) -> int | None:

@@ -11,18 +11,15 @@ from ddptop.host.runs import RunFile, write_run_file
 from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ddptop.agent.launcher import Arguments
 
 
 class KeptRunFile:
     """The run file of a collector, or of the agent of one host of a run."""
 
-    def __init__(self, directory: Path, *, run_id: str, name: str, script: str, started_at: float) -> None:
+    def __init__(self, arguments: Arguments, started_at: float) -> None:
         """`started_at`: when the run began, in Unix seconds."""
-        self._directory = directory
-        self._run_id = run_id
-        self._name = name
-        self._script = script
+        self._arguments = arguments
         self._started_at = started_at
         self._process = current_process()
         self._written: RunFile | None = None
@@ -44,18 +41,19 @@ class KeptRunFile:
         `collector_host`: None: this process is the collector; empty: not known yet.
         """
         pid, start, boot, namespace = self._process
+        arguments, directory = self._arguments, self._arguments.run_dir
         run = RunFile(
-            name=self._name,
-            run_id=self._run_id,
+            name=arguments.name,
+            run_id=arguments.run_id,
             pid=pid,
             process_start=start,
             boot_id=boot,
             pid_namespace=namespace,
             started_at=self._started_at,
-            script=self._script,
+            script=arguments.script,
             world_size=world_size,
             recording=recording,
-            directory=self._directory,
+            directory=directory,
             collector_host=collector_host,
             collector_reached=collector_reached,
         )
@@ -63,7 +61,7 @@ class KeptRunFile:
             return
         self._written = run
         try:
-            write_run_file(self._directory, run)
+            write_run_file(directory, run)
         except RunDirectoryError as error:
-            if self._directory.exists():  # else it was removed, and is made again if that is possible
+            if directory.exists():  # else it was removed, and is made again if that is possible
                 print_text(f"ddptop: {error}", file=sys.stderr)

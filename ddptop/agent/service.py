@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket
@@ -16,7 +15,7 @@ import zmq
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_usage import HostClock, HostSampler, describe_host
 from ddptop.agent.host_watch import HostWatch
-from ddptop.agent.launcher import Arguments, open_launcher
+from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import Outbox
 from ddptop.agent.rank_relay import RankRelay
@@ -31,7 +30,7 @@ from ddptop.host.runs import (
     remove_run_directory,
 )
 from ddptop.protocol.hosts import HostUsage
-from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, REPORT_S, VERSION
+from ddptop.protocol.limits import NS, REPORT_S
 from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.bundle_sender import BundleSender
@@ -171,8 +170,7 @@ class Agent:
         recording = self._recording_path(arguments.name)
         run = self._run_message("live", now_ns)
         self._outbox = Outbox(self._sender, session, run, recording, self._tell_person)
-        launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
-        admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
+        admission = Admission(launcher=arguments.launcher_pid, most_ranks=arguments.most_ranks)
         self._ranks = LocalRanks.bind(
             context,
             self._directory,
@@ -186,13 +184,7 @@ class Agent:
         self._relay = RankRelay(self._directory, self._ranks, self._sender, self._outbox)
         self._own_watch = HostWatch(self._directory, arguments.run_id, self._relay, watch, gpus, recording)
         self._sampler = HostSampler(watch.living_processes)
-        self._run_file = KeptRunFile(
-            self._directory,
-            run_id=arguments.run_id,
-            name=arguments.name,
-            script=arguments.script,
-            started_at=self._started_at,
-        )
+        self._run_file = KeptRunFile(arguments, self._started_at)
         for source in (self._pipe.descriptor, self._ranks.socket):
             self._poller.register(source, zmq.POLLIN)
         # Only an agent's run file: a collector that was here before has a recording of the whole run.
@@ -220,7 +212,7 @@ class Agent:
         self._watch.note_readable(ready.keys(), now_ns)
         arrived = self._relay.relay_arrived(now_ns)
         if self._pipe.descriptor in ready:
-            self._read_launcher(now_ns)
+            read_launcher(self._pipe, self._watch, self._poller, now_ns)
         # After the messages: a BYE that has just arrived explains an exit.
         self._own_watch.report_exits(now_ns)
         if not self._pipe.ended:  # nothing is reported any more that would have to be acked, too
@@ -319,14 +311,6 @@ class Agent:
             collector_reached=replied_ns is not None and now_ns - replied_ns < UNREACHED_NS,
         )
 
-    def _read_launcher(self, now_ns: int) -> None:
-        self._pipe.read_lines()
-        for pid, code in self._pipe.take_exits():
-            self._watch.note_exit_code(pid, code, now_ns)
-        # A pipe at its end is readable for ever: polling would not sleep any more.
-        if self._pipe.ended or self._pipe.killed:
-            self._poller.unregister(self._pipe.descriptor)
-
     def _deliver_rest(self) -> None:
         """Receive the last messages, and go on until the collector has everything, or record it here.
 
@@ -384,21 +368,7 @@ class Agent:
 
     def _run_message(self, state: RunOutcome, now_ns: int) -> Run:
         """For a local recording."""
-        arguments = self._arguments
-        unix_ns = int(self._started_at * NS)
-        return Run(
-            version=VERSION,
-            run_id=arguments.run_id,
-            name=arguments.name[:MAX_TEXT],
-            script=arguments.script[:MAX_TEXT],
-            argv=tuple(word[:MAX_TEXT] for word in arguments.argv[:MAX_CARD]),
-            unix_ns=unix_ns,
-            # When the run began on CLOCK_MONOTONIC, which cannot be read of the past.
-            monotonic_ns=max(0, now_ns - (time.time_ns() - unix_ns)),
-            state=state,
-            exit_code=self._pipe.exit_code,
-            simulated=False,
-        )
+        return self._arguments.make_run(state, self._started_at, now_ns, self._pipe.exit_code)
 
     def _tell_person(self, kind: str, text: str) -> None:
         """One line for a person."""

@@ -57,7 +57,8 @@ class FlightAnalyser:
         """Descriptor of the folder of kept dumps, once there is one."""
         self._report = report
         self._command = command
-        self._process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
+        """The analysis under way."""
         self._errors: IO[str] | None = None
         self._asked_ns = 0
         self._end_ns = 0
@@ -68,8 +69,8 @@ class FlightAnalyser:
 
         `answered`: when ranks were asked, and the ASK's number; None until they have answered.
         """
-        if self._process is not None:
-            self._poll_process(self._process, now_ns)
+        if self.process is not None:
+            self._poll_process(self.process, now_ns)
         # Only with dumps on this host: without any there is nothing to analyse.
         if answered is not None and self._has_dumps():
             # A newer answer replaces the analysis under way: the stall may have changed.
@@ -84,7 +85,7 @@ class FlightAnalyser:
             os.close(kept)
 
     def _end_process(self) -> None:
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.wait()
@@ -105,7 +106,7 @@ class FlightAnalyser:
         self._asked_ns, self._end_ns = asked_ns, now_ns + DEADLINE_NS
         try:
             self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by `close`
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*self._command, str(self._folder), str(number), *map(str, kept)],
                 pass_fds=kept,
                 stdin=subprocess.PIPE,  # its end shows the analyser that this process has ended

@@ -165,7 +165,7 @@ class KeptBeats:
     """Decides which heartbeats are kept: one per process every PROGRESS_EVERY_NS."""
 
     def __init__(self) -> None:
-        self._sessions = np.array([np.iinfo(np.int64).max])
+        self.sessions = np.array([np.iinfo(np.int64).max])
         """(sessions,) ascending: sessions of which a heartbeat was kept lately. The last entry is the largest
         number there is, so that every search finds a place."""
         self._kept_ns = np.array([-PROGRESS_EVERY_NS])
@@ -180,22 +180,22 @@ class KeptBeats:
         kept = np.zeros(len(sessions), bool)
         if not len(sessions):
             return kept
-        columns = self._sessions.searchsorted(sessions)
-        if (self._sessions[columns] != sessions).any():
+        columns = self.sessions.searchsorted(sessions)
+        if (self.sessions[columns] != sessions).any():
             late = self._kept_ns > t_ns.min() - PROGRESS_EVERY_NS  # the others decide nothing any more
             late[-1] = True
-            recent_sessions, known_ns = self._sessions[late], self._kept_ns[late]
+            recent_sessions, known_ns = self.sessions[late], self._kept_ns[late]
             new = np.setdiff1d(sessions, recent_sessions)
             places = recent_sessions.searchsorted(new)
             self._kept_ns = np.insert(known_ns, places, -PROGRESS_EVERY_NS)
-            self._sessions = np.insert(recent_sessions, places, new)
-            columns = self._sessions.searchsorted(sessions)
+            self.sessions = np.insert(recent_sessions, places, new)
+            columns = self.sessions.searchsorted(sessions)
         undecided = np.arange(len(columns))
         # A session may have several heartbeats in one run: the first one decides about the next.
         while len(
             undecided := undecided[t_ns[undecided] - self._kept_ns[columns[undecided]] >= PROGRESS_EVERY_NS]
         ):
-            first = np.empty(len(self._sessions), np.int64)
+            first = np.empty(len(self.sessions), np.int64)
             # Written in reverse, so that the earliest of each session is the one that stays.
             first[columns[undecided[::-1]]] = undecided[::-1]
             newly_kept = undecided[

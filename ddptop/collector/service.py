@@ -8,13 +8,14 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
 
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
-from ddptop.agent.launcher import Arguments, open_launcher
+from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
@@ -44,8 +45,8 @@ from ddptop.host.runs import (
     view_endpoint,
     write_command,
 )
-from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
-from ddptop.protocol.messages import Event, Hello, Run, Scalar
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Event, Hello, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import bind_again, new_context
@@ -120,19 +121,19 @@ class Collector:
         None where the run's folder was removed, or the next collector is to receive other hosts, too: that
         makes the folder again and continues the recording; ranks send it what this one has not acked.
         """
-        while not self._pipe.ended:
-            self._work_round()
+        while not self.pipe.ended:
+            self.work_round()
             if self._is_replaced:
                 self._record.close()
                 return None
         n_initialized = count_initializing_ranks(self._directory)  # the folder is gone in the end
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
         # The launcher gets its summary now and ends, without waiting for other hosts.
-        if missing := self._intake.hosts_missing(time.monotonic_ns()):
+        if missing := self.intake.hosts_missing(time.monotonic_ns()):
             self._notify(self._make_summary(n_initialized) | {"missing": missing})
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
-        self._intake.report_missing(time.monotonic_ns())
+        self.intake.report_missing(time.monotonic_ns())
         self._send_last_acks()
         self._finish_run()
         return self._make_summary(n_initialized)
@@ -150,13 +151,11 @@ class Collector:
         stack.callback(self._record.close)
         self._gpus = GpuSampler()
         stack.callback(self._gpus.close)
-        self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
-        self._pipe = open_launcher(arguments, watch.any_present, self._ranks_well)
-        stack.callback(self._pipe.close)
-        # Ranks descend from the launcher, which has started this process too.
-        launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
+        self.reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
+        self.pipe = open_launcher(arguments, watch.any_present, self._ranks_well)
+        stack.callback(self.pipe.close)
         admission = Admission(
-            launcher=launcher, most_ranks=arguments.most_ranks, simulated=arguments.simulated
+            launcher=arguments.launcher_pid, most_ranks=arguments.most_ranks, simulated=arguments.simulated
         )
         hosts = self._remote_hosts(context, admission, epoch)
         if hosts is not None:
@@ -178,39 +177,39 @@ class Collector:
         )
         stack.callback(ranks.close)
         self._ranks = ranks
-        self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
-        stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
+        self.server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
+        stack.callback(self.server.close, LAST_FRAME_NS // 1_000_000)
         # A lambda, here and below, since the intake is made only below, with this object.
-        self._frames = LiveFrames(
-            self._reducer,
+        self.frames = LiveFrames(
+            self.reducer,
             self._record,
             "simulated" if arguments.simulated else "live",
-            lambda session, number: self._intake.ask_rank(session, number),
+            lambda session, number: self.intake.ask_rank(session, number),
         )
-        self._viewers = Viewers(self._server, self._frames, epoch=epoch)
+        self.viewers = Viewers(self.server, self.frames, epoch=epoch)
         self._watch = watch
-        self._stalls = StallWatch(lambda session, number: self._intake.ask_rank(session, number))
-        self._intake = Intake(ranks, self._record, self._reducer, watch, self._stalls, hosts)
-        self._hosts = hosts
+        self._stalls = StallWatch(lambda session, number: self.intake.ask_rank(session, number))
+        self.intake = Intake(ranks, self._record, self.reducer, watch, self._stalls, hosts)
+        self.hosts = hosts
         self._only_host: OwnHost | None = None
         flights = FlightAnalyser(
-            flight_folder(self._directory), self._record.path, self._intake.report_message
+            flight_folder(self._directory), self._record.path, self.intake.report_message
         )
         stack.callback(flights.close)
         self._stall_check = StallCheck(
-            self._reducer,
-            self._intake,
+            self.reducer,
+            self.intake,
             self._stalls,
             watch,
             hosts,
             flights,
-            RasClient(self._intake.report_message),
+            RasClient(self.intake.report_message),
         )
-        self._samples = SampleRequests(self._reducer, self._intake.ask_rank, self._intake.askable_sessions)
-        self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report_message)
+        self._samples = SampleRequests(self.reducer, self.intake.ask_rank, self.intake.askable_sessions)
+        self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self.reducer, self.intake.report_message)
         stack.callback(self._calls.close)
         of_hosts = () if hosts is None else hosts.sockets
-        for source in (self._pipe.descriptor, ranks.socket, *self._server.sockets, *of_hosts):
+        for source in (self.pipe.descriptor, ranks.socket, *self.server.sockets, *of_hosts):
             self._poller.register(source, zmq.POLLIN)
 
     def _remote_hosts(
@@ -221,7 +220,7 @@ class Collector:
             return None
         try:
             listen = Listen.parse_text(self._arguments.serve)
-            hosts = RemoteHosts(context, self._arguments, listen, self._reducer, admission, epoch=epoch)
+            hosts = RemoteHosts(context, self._arguments, listen, self.reducer, admission, epoch=epoch)
         except (OSError, RunDirectoryError, ValueError, zmq.ZMQError) as error:
             self._remark = f"other hosts are not recorded: {self._arguments.serve}: {error}"
             return None
@@ -229,99 +228,96 @@ class Collector:
         return hosts
 
     def _ranks_well(self) -> bool:
-        members = self._reducer.state.ranks
+        members = self.reducer.state.ranks
         return bool(members) and all(member.finished and not member.ended_badly for member in members)
 
     def _begin_run(self, before: EarlierRun) -> None:
         """Begin the run, or continue it."""
         now_ns, arguments = time.monotonic_ns(), self._arguments
-        for received in before.read_end(self._reducer.state):
-            self._intake.recall_message(received, now_ns)
+        for received in before.read_end(self.reducer.state):
+            self.intake.recall_message(received, now_ns)
             self._calls.recall_message(received.message)
         for session, seq in before.last_numbers().items():
-            self._intake.recall_number(session, seq)
-        self._reducer.end_recall()
+            self.intake.recall_number(session, seq)
+        self.reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         # A recording that is continued has its RUN message already.
-        if self._reducer.state.run is None:
+        if self.reducer.state.run is None:
             self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
             settings: dict[str, Scalar] = {"stall_s": arguments.stall_s, "launcher": arguments.alone is None}
-            self._intake.report_message(Event("settings", now_ns, -1, -1, settings), now_ns)
+            self.intake.report_message(Event("settings", now_ns, -1, -1, settings), now_ns)
         if before.recording is not None or before.started_at is not None:
-            self._intake.report_message(
+            self.intake.report_message(
                 Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns
             )
         self._host = HostWatch(
-            self._directory, arguments.run_id, self._intake, self._watch, self._gpus, self._record.path
+            self._directory, arguments.run_id, self.intake, self._watch, self._gpus, self._record.path
         )
         self._host.take_unread(now_ns)  # before the processes that have replaced them report
-        self._run_file = KeptRunFile(
-            self._directory,
-            run_id=arguments.run_id,
-            name=arguments.name,
-            script=arguments.script,
-            started_at=started_at,
-        )
+        self._run_file = KeptRunFile(arguments, started_at)
         self._update_run_file()
-        if self._hosts is not None:
-            self._hosts.begin_reports(self._intake.report_message, self._watch.living_processes)
-        self._interruptions = InterruptionWatch(self._intake.report_message, arguments.stall_s)
+        if self.hosts is not None:
+            self.hosts.begin_reports(self.intake.report_message, self._watch.living_processes)
+        self._interruptions = InterruptionWatch(self.intake.report_message, arguments.stall_s)
 
-    def _work_round(self) -> int:
+    def work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
-        idle = self._hosts is None and self._record.is_safe
+        idle = self.hosts is None and self._record.is_safe
         most_ms = IDLE_TICK_MS if idle else TICK_MS
-        ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), most_ms)))
+        ready = dict(self._poller.poll(self.viewers.wait_ms(time.monotonic_ns(), most_ms)))
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
         interrupted = self._interruptions.check_round(now_ns)
-        held_until_ns = self._intake.held_until_ns
-        arrived = self._intake.take_arrived(now_ns, at_once=interrupted or self._pipe.ended)
-        if arrived and self._pipe.ended:
+        held_until_ns = self.intake.held_until_ns
+        arrived = self.intake.take_arrived(now_ns, at_once=interrupted or self.pipe.ended)
+        if arrived and self.pipe.ended:
             self._record.write_all()  # the ranks that are left wait for these acks
         catch_up_ns = now_ns + CATCH_UP_NS if interrupted else 0
-        while time.monotonic_ns() < catch_up_ns and self._intake.take_arrived(now_ns, at_once=True):
+        while time.monotonic_ns() < catch_up_ns and self.intake.take_arrived(now_ns, at_once=True):
             continue  # no conclusions before everything that waits has been read
-        if self._pipe.descriptor in ready:
-            self._read_launcher(now_ns)
+        if self.pipe.descriptor in ready:
+            read_launcher(self.pipe, self._watch, self._poller, now_ns)
+            if self.pipe.killed:
+                event = Event("launcher_killed", now_ns, -1, -1, {"message": "recorded until its ranks end"})
+                self.intake.report_message(event, now_ns)
         # After the messages: what a process has sent last is taken before its exit is reported.
         self._host.report_exits(now_ns)
         if self._host.check_each_second(now_ns):
-            self._intake.report_recording(now_ns)
-            self._intake.report_refused(now_ns)
+            self.intake.report_recording(now_ns)
+            self.intake.report_refused(now_ns)
             self._is_replaced = not self._folder.is_served(self._fill_folder) or self._arguments.is_to_serve()
             self._update_run_file()
-            for event in self._counts.new_events(self._reducer.state, now_ns):
-                self._intake.report_message(event, now_ns)
+            for event in self._counts.new_events(self.reducer.state, now_ns):
+                self.intake.report_message(event, now_ns)
             self._notify_losses()
             # After exits and losses were reported, which explain a stall.
             self._stall_check.check_stall(now_ns)
             self._samples.ask_due(now_ns)
             self._introduce_only_host()
             self._calls.call_for_changes(now_ns)
-            self._pipe.check_end(now_ns)
-        self._server.drain_credits(now_ns)
-        if self._pipe.ended:
-            self._intake.acknowledge_written(now_ns, at_once=True)  # senders wait for these
+            self.pipe.check_end(now_ns)
+        self.server.drain_credits(now_ns)
+        if self.pipe.ended:
+            self.intake.acknowledge_written(now_ns, at_once=True)  # senders wait for these
         # A frame right before held messages are taken would show them a whole interval late.
-        taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
-        sent = taken and self._viewers.serve_due(now_ns)  # directly after the newest messages were taken
-        if not self._pipe.ended:
+        taken = now_ns >= held_until_ns or self.intake.held_until_ns > held_until_ns
+        sent = taken and self.viewers.serve_due(now_ns)  # directly after the newest messages were taken
+        if not self.pipe.ended:
             # After the frame, which a viewer waits for; ranks go on meanwhile.
-            self._intake.acknowledge_written(now_ns)
+            self.intake.acknowledge_written(now_ns)
         if sent:
             # While nobody waits: the frame has just left.
-            self._frames.prepare_next()
-        if self._hosts is not None:
-            self._hosts.check_hosts(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
+            self.frames.prepare_next()
+        if self.hosts is not None:
+            self.hosts.check_hosts(now_ns, emptied=self.intake.emptied, interrupted=interrupted)
         elif self._only_host is not None:
             self._only_host.report_if_due(now_ns)
         # Otherwise the next round begins at once: more has arrived than one round reads.
-        if self._intake.emptied:
+        if self.intake.emptied:
             ended_ns = time.monotonic_ns()
-            left_ns = self._intake.held_until_ns - ended_ns
+            left_ns = self.intake.held_until_ns - ended_ns
             least_ns = PAUSE_NS[1 if left_ns > PAUSE_NS[0] else 0]
             pause_ns = min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2])
             # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
@@ -331,20 +327,20 @@ class Collector:
     def _fill_folder(self) -> None:
         """Bind and write into the run's folder, which was made again."""
         self._ranks.bind_again(self._directory)
-        bind_again(self._server.socket, view_endpoint(self._directory))
+        bind_again(self.server.socket, view_endpoint(self._directory))
         with suppress(RunDirectoryError, OSError):
             write_command(self._directory, self._arguments.argv)
-            if self._hosts is not None:
-                self._hosts.write_files_again(self._directory)
+            if self.hosts is not None:
+                self.hosts.write_files_again(self._directory)
         self._run_file.forget_written()
 
     def _introduce_only_host(self) -> None:
         """Report of this host from now on, where all ranks that are known are on it."""
-        if self._only_host is not None or self._hosts is not None or self._arguments.simulated:
+        if self._only_host is not None or self.hosts is not None or self._arguments.simulated:
             return
         # Of a run over several hosts each agent reports its own.
-        if {*self._reducer.state.hellos.of_hosts} == {socket.gethostname()}:
-            self._only_host = OwnHost(self._arguments.run_id, self._intake.report_message, tuple)
+        if {*self.reducer.state.hellos.of_hosts} == {socket.gethostname()}:
+            self._only_host = OwnHost(self._arguments.run_id, self.intake.report_message, tuple)
 
     def _update_run_file(self) -> None:
         self._run_file.write_if_changed(
@@ -355,22 +351,11 @@ class Collector:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost, note = self._counts.lost, self._record.trouble_note
         notices = {"lost": f"{counted(lost, 'record')} lost so far" if lost else None, note: note}
-        notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}
+        notices |= {"serve": self._remark, "listen": self.server.remark, "on-alert": self._calls.remark}
         for kind, text in notices.items():
             if kind is not None and text is not None and kind not in self._notified:
                 self._notified.add(kind)
                 self._notify({"news": kind, "text": text})
-
-    def _read_launcher(self, now_ns: int) -> None:
-        self._pipe.read_lines()
-        for pid, code in self._pipe.take_exits():
-            self._watch.note_exit_code(pid, code, now_ns)
-        # A pipe at its end is readable for ever: polling would not sleep any more.
-        if self._pipe.ended or self._pipe.killed:
-            self._poller.unregister(self._pipe.descriptor)
-        if self._pipe.killed:
-            event = Event("launcher_killed", now_ns, -1, -1, {"message": "recorded until its ranks end"})
-            self._intake.report_message(event, now_ns)
 
     def _receive_last_messages(self, most_ns: int, other_hosts_ns: int) -> None:
         """Go on until every rank has sent BYE or exited, and no more messages arrive.
@@ -379,11 +364,11 @@ class Collector:
         """
         begun_ns = received_ns = time.monotonic_ns()
         while (now_ns := time.monotonic_ns()) - begun_ns < most_ns:
-            if self._work_round():
+            if self.work_round():
                 received_ns = now_ns
             if not self._watch:
                 quiet = now_ns - received_ns > QUIET_NS
-                if (quiet and not self._intake.hosts_missing(now_ns)) or now_ns - begun_ns >= other_hosts_ns:
+                if (quiet and not self.intake.hosts_missing(now_ns)) or now_ns - begun_ns >= other_hosts_ns:
                     return
 
     def _send_last_acks(self) -> None:
@@ -391,64 +376,55 @@ class Collector:
         self._record.write_all()
         end_ns = time.monotonic_ns() + LAST_ACKS_NS
         # Rounds go on: acks that were held back leave in them.
-        while (now_ns := time.monotonic_ns()) < end_ns and self._intake.hosts_missing(now_ns):
-            self._work_round()
+        while (now_ns := time.monotonic_ns()) < end_ns and self.intake.hosts_missing(now_ns):
+            self.work_round()
 
     def _finish_run(self) -> None:
         """Report how the run ended: to the recording and to the viewers."""
         now_ns = time.monotonic_ns()
         # The analyser would otherwise report into a recording that is closed.
         self._stall_check.close()
-        self._intake.report_refused(now_ns, final=True)
-        self._calls.call_at_end(now_ns, well=self._pipe.ended_well)
+        self.intake.report_refused(now_ns, final=True)
+        self._calls.call_at_end(now_ns, well=self.pipe.ended_well)
         # Last of all messages, so that a recording that has it is complete.
-        self._report_run("finished" if self._pipe.ended_well else "failed", now_ns)
+        self._report_run("finished" if self.pipe.ended_well else "failed", now_ns)
         self._record.close()
         # Acked after the file is closed: only now is its end safe, too.
-        self._intake.acknowledge_written(now_ns, at_once=True)
-        self._intake.report_recording(now_ns)
+        self.intake.acknowledge_written(now_ns, at_once=True)
+        self.intake.report_recording(now_ns)
         # Only those that have asked lately: a stopped viewer would hold up the end.
-        watching = self._server.active_since(now_ns - 2 * NS)
+        watching = self.server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
-            self._server.drain_credits(time.monotonic_ns())
-            served |= {viewer.name for viewer in self._server.waiting_viewers()}
-            self._viewers.serve_due(time.monotonic_ns(), final=True)
-            self._server.socket.poll(TICK_MS)
+            self.server.drain_credits(time.monotonic_ns())
+            served |= {viewer.name for viewer in self.server.waiting_viewers()}
+            self.viewers.serve_due(time.monotonic_ns(), final=True)
+            self.server.socket.poll(TICK_MS)
         remove_run_directory(self._directory)
 
-    def _report_run(self, state: RunOutcome, now_ns: int, *, started_at: float | None = None) -> None:
-        arguments = self._arguments
-        first = self._reducer.state.run
-        argv = arguments.argv or (first.argv if first is not None else ())  # the run's folder may be gone
-        if first is not None:
-            began = (first.unix_ns, first.monotonic_ns)
-        else:
-            unix_ns = time.time_ns() if started_at is None else int(started_at * NS)
-            began = (unix_ns, max(0, now_ns - (time.time_ns() - unix_ns)))
-        run = Run(
-            version=VERSION,
-            run_id=arguments.run_id,
-            name=arguments.name[:MAX_TEXT],
-            script=(arguments.script or (first.script if first else ""))[:MAX_TEXT],
-            argv=tuple(word[:MAX_TEXT] for word in argv[:MAX_CARD]),
-            unix_ns=began[0],
-            monotonic_ns=began[1],
-            state=state,
-            exit_code=self._pipe.exit_code,
-            simulated=arguments.simulated,
-        )
-        self._intake.report_message(run, now_ns)
+    def _report_run(self, state: RunOutcome, now_ns: int, *, started_at: float = 0.0) -> None:
+        """`started_at`: in Unix seconds, of the first report; later ones repeat it."""
+        run = self._arguments.make_run(state, started_at, now_ns, self.pipe.exit_code)
+        if (first := self.reducer.state.run) is not None:
+            run = replace(
+                run,
+                # The run's folder, from which they come, may be gone.
+                script=run.script or first.script,
+                argv=run.argv or first.argv,
+                unix_ns=first.unix_ns,
+                monotonic_ns=first.monotonic_ns,
+            )
+        self.intake.report_message(run, now_ns)
 
     def _make_summary(self, n_initialized: int) -> dict[str, object]:
-        members = self._reducer.state.ranks
+        members = self.reducer.state.ranks
         return {
-            "steps": self._reducer.state.complete_step,
+            "steps": self.reducer.state.complete_step,
             "records": sum(member.records for member in members),
             "lost": sum(member.lost_records for member in members),
             "recording": self._record.existing_path,
             "recording_note": self._record.trouble_note,
             # A rank that has ended within a second has left a mark alone.
-            "reached": reached_phrase(self._reducer.state)
+            "reached": reached_phrase(self.reducer.state)
             or (f"{counted(n_initialized, 'rank')} came to init_process_group" if n_initialized else ""),
         }

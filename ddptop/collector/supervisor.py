@@ -88,7 +88,8 @@ class CollectorSupervisor:
         `variables` are added to its environment. `notify` gets, from a thread, what a person should know
         at once: each kind of notice once.
         """
-        self._command = [sys.executable, "-m", module, *arguments]
+        self.command = [sys.executable, "-m", module, *arguments]
+        """Of the next process that is started."""
         self._goes_on_always = module != "ddptop.collector"
         """An agent goes on after its summary, until the collector has everything."""
         self._variables = dict(variables or {})
@@ -99,7 +100,8 @@ class CollectorSupervisor:
         self._goes_on = threading.Event()
         """The process has not ended, and is to end without its launcher: mostly it has sent its summary."""
         self._exits: list[bytes] = []
-        self._process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
+        """The one that was started last; None: there is none."""
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch_process, name="ddptop-supervisor", daemon=True)
@@ -111,19 +113,19 @@ class CollectorSupervisor:
             OSError: where no process can be started.
             RuntimeError: where no thread can be started.
         """
-        self._process = self._spawn_process()
+        self.process = self._spawn_process()
         try:
             self._thread.start()
         except RuntimeError:
             # Without the thread nobody would read its pipe or start it again.
-            self._process.kill()
-            self._process.communicate()
+            self.process.kill()
+            self.process.communicate()
             raise
 
     @property
     def pid(self) -> int:
         """Of the collector that was started last; 0: there is none."""
-        return 0 if self._process is None else self._process.pid
+        return 0 if self.process is None else self.process.pid
 
     def report_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Processes have exited: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
@@ -146,7 +148,7 @@ class CollectorSupervisor:
         self._ending.set()
         end_s = None if most_s is None else time.monotonic() + most_s
         with self._lock:
-            process = self._process
+            process = self.process
         if process is not None:
             _end_process(process, exit_code, self._goes_on, FINISH_S, end_s)
         if not self._goes_on.is_set():
@@ -169,7 +171,7 @@ class CollectorSupervisor:
         process, self._notify = None, lambda text: None
         try:
             with self._lock:
-                process = self._process = self._spawn_process()
+                process = self.process = self._spawn_process()
                 self._write_lines(self._exits)
             reader = threading.Thread(target=self._read_output, args=(process,), daemon=True)
             reader.start()
@@ -189,7 +191,7 @@ class CollectorSupervisor:
                 _close_pipes(process)
 
     def _write_lines(self, lines: Sequence[bytes]) -> None:
-        process = self._process
+        process = self.process
         if process is not None and process.stdin is not None:
             for line in lines:
                 _write_if_room(process.stdin, line)
@@ -202,7 +204,7 @@ class CollectorSupervisor:
                 ensure_run_directory(self._log.parent)
                 log = stack.enter_context(self._log.open("ab"))
             return subprocess.Popen(
-                self._command,
+                self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -216,8 +218,8 @@ class CollectorSupervisor:
         pause_s, deaths = RESTART_AFTER_S, 0
         while True:
             began_s = time.monotonic()
-            if self._process is not None:
-                self._read_output(self._process)
+            if self.process is not None:
+                self._read_output(self.process)
             if time.monotonic() - began_s >= STEADY_S:
                 pause_s, deaths = RESTART_AFTER_S, 0
             deaths += 1
@@ -234,14 +236,14 @@ class CollectorSupervisor:
                 # Once more under the lock: `finish_run` may have set it since.
                 if self._ending.is_set():
                     return
-                if self._process is not None:
-                    _close_pipes(self._process)
+                if self.process is not None:
+                    _close_pipes(self.process)
                 try:
-                    self._process = self._spawn_process()
+                    self.process = self._spawn_process()
                     # All exits once more: the process before may have died before it recorded them.
                     self._write_lines(self._exits)
                 except OSError:  # no process can be started just now
-                    self._process = None
+                    self.process = None
 
     def _read_output(self, process: subprocess.Popen[str]) -> None:
         """Read the process's lines until it ends: notices for a person, and the summary at the end."""
@@ -260,7 +262,7 @@ class CollectorSupervisor:
 
     def _why_ended(self) -> str:
         """Why the last process has ended, in a few words; its log is removed with the run's folder."""
-        code = None if self._process is None else self._process.returncode
+        code = None if self.process is None else self.process.returncode
         if code is not None and code < 0:
             return f"killed by {signal_name(-code)}"
         lines: list[str] = []

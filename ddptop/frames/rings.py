@@ -44,13 +44,14 @@ class Ring:
         like: tuple[Ring, tuple[str, ...]] | None = None,
     ) -> None:
         most, size = size, size if first is None else min(size, first)
-        self._index = {name: i for i, name in enumerate(names)}
+        self.index = {name: i for i, name in enumerate(names)}
+        """Places in `columns`."""
         self._like, same = (self, ()) if like is None else like
         self._same: set[str] = {*same}
         """The columns that have been the same as in `_like` so far."""
         self._shape = (*shape, size)
         self._dtype = np.float64 if wide else np.float32
-        self._data: list[Column] = [np.full(1, np.nan, self._dtype) for _ in names]
+        self.columns: list[Column] = [np.full(1, np.nan, self._dtype) for _ in names]
         """The columns; (1,) of one that has this value throughout."""
         self._together: Column | None = None
         """(columns, *shape, size) all columns, where they are small."""
@@ -71,7 +72,7 @@ class Ring:
         shape = (len(names), *self._shape)
         if np.dtype(self._dtype).itemsize * math.prod(shape) <= SMALL_BYTES:
             self._together = np.full(shape, np.nan, self._dtype)
-            self._data = [*self._together]
+            self.columns = [*self._together]
 
     def add(self, values: Column) -> None:
         """Add n steps: (columns, n, *shape)."""
@@ -81,9 +82,9 @@ class Ring:
         self._steps_waiting += steps
         self.count += steps
         if self._steps_waiting >= WRITTEN_TOGETHER:
-            self._write_waiting_steps()
+            self.write_waiting_steps()
 
-    def _write_waiting_steps(self) -> None:
+    def write_waiting_steps(self) -> None:
         """Write the steps that wait."""
         if not self._steps_waiting:
             return
@@ -92,11 +93,11 @@ class Ring:
             self._write_together(waiting[0] if len(waiting) == 1 else np.concatenate(waiting, axis=1))
             return
         if self.count == self._steps_waiting and waiting[0].size:  # the first ones
-            self._data = [column_values.reshape(-1)[:1].copy() for column_values in waiting[0]]
+            self.columns = [column_values.reshape(-1)[:1].copy() for column_values in waiting[0]]
         steps, self._steps_waiting = min(self._steps_waiting, self._size), 0
         first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)
-        for name, index in self._index.items():
+        for name, index in self.index.items():
             added = (
                 waiting[0][index]
                 if len(waiting) == 1
@@ -134,20 +135,20 @@ class Ring:
 
     def _make_own(self, name: str) -> None:
         self._same.discard(name)
-        self._like._write_waiting_steps()
-        self._data[self._index[name]] = self._like._data[self._like._index[name]].copy()
+        self._like.write_waiting_steps()
+        self.columns[self.index[name]] = self._like.columns[self._like.index[name]].copy()
 
     def _column_to_write(self, at: int, values: Column) -> Column | None:
         """The column to which these are to be written, which takes its memory now; None where all its values
         are the same as these."""
-        column = self._data[at]
+        column = self.columns[at]
         if column.shape == self._shape:
             return column
         bits = np.int64 if self._dtype is np.float64 else np.int32  # of NaN and of -0.0, too
         if (values.view(bits) == column.view(bits)).all():
             return None
-        self._data[at] = np.full(self._shape, column[0], self._dtype)
-        return self._data[at]
+        self.columns[at] = np.full(self._shape, column[0], self._dtype)
+        return self.columns[at]
 
     def _are_unwritten(self, slots: Indices) -> bool:
         """Whether these follow each other and are all unwritten: they can be read without being written."""
@@ -158,7 +159,7 @@ class Ring:
         """Add steps of which nothing is known, as NaN."""
         if not steps:
             return
-        self._write_waiting_steps()
+        self.write_waiting_steps()
         self._medians = {}
         if self.count:
             for name in [*self._same]:
@@ -166,7 +167,7 @@ class Ring:
         self._same.clear()
         kept = min(steps, self._size)
         unknown = np.full(1, np.nan, self._dtype)
-        for index in range(len(self._data)):
+        for index in range(len(self.columns)):
             if (column := self._column_to_write(index, unknown)) is not None:
                 column[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
@@ -175,13 +176,13 @@ class Ring:
         """From now on keep the last `size` steps, where fewer are kept; not for rings with `like`."""
         if size <= self._size:
             return
-        self._write_waiting_steps()
+        self.write_waiting_steps()
         before, slots, self._together = self._shape, self.recent(self._size), None
         self._begin, self._size, self._shape = self.oldest, size, (*self._shape[:-1], size)
-        for index, column in enumerate(self._data):
+        for index, column in enumerate(self.columns):
             if column.shape == before:
-                self._data[index] = np.full(self._shape, np.nan, self._dtype)
-                self._data[index][..., slots % size] = column[..., slots % before[-1]]
+                self.columns[index] = np.full(self._shape, np.nan, self._dtype)
+                self.columns[index][..., slots % size] = column[..., slots % before[-1]]
 
     @property
     def oldest(self) -> int:
@@ -196,14 +197,14 @@ class Ring:
         """One column of all or some ranks in the given slots, (*shape, n), oldest first. They must still be
         kept."""
         if self._are_unwritten(slots):
-            fresh = np.concatenate([values[self._index[name]] for values in self._waiting])
+            fresh = np.concatenate([values[self.index[name]] for values in self._waiting])
             first = int(slots[0]) - self.count + len(fresh)
             column = np.ascontiguousarray(fresh[first : first + len(slots)].T)
             return column if ranks is None else np.asarray(column[ranks])
-        self._write_waiting_steps()
+        self.write_waiting_steps()
         if name in self._same and self.count:
             return self._like.of(name, slots, ranks)
-        column = self._data[self._index[name]]
+        column = self.columns[self.index[name]]
         if column.shape != self._shape:
             shape = self._shape[:-1] if ranks is None else ranks.shape
             return np.full((*shape, len(slots)), column[0], self._dtype)

@@ -231,7 +231,7 @@ def test_no_measurement_costs_more_than_what_rules_it_out(make_world, late_us) -
     _, reducer = watch(world, 70)
     world.joined = {4}
     watch(world, 30, reducer)
-    (window,) = reducer.evaluation._figures.detail.scopes.values()
+    (window,) = reducer.state.figures.detail.scopes.values()
     slots = window.group.recent(100)
     for steps in (slots, slots[:60], slots[-40:]):
         measured = [one for rank in range(5) if (one := measure(window, steps, rank)) is not None]

@@ -217,7 +217,7 @@ def test_sizes_that_are_never_the_same_take_no_memory(make_world) -> None:
         for rank, message in of_ranks
     ]
     (group,) = reducer_of(world, sent, "fsdp2").state.group_arrivals.groups.values()
-    assert {len(launches.kinds) for launches in group._waiting.values()} == {2}
+    assert {len(launches.kinds) for launches in group.waiting.values()} == {2}
     # The second of each step is of no kind that its message names.
     assert the_group(frame_of(world, sent)).operations == "2 all_reduce"
 

@@ -118,13 +118,13 @@ def test_losses_are_kept_as_float32_until_one_is_another_number(other) -> None:
     numbers, unix_s = np.arange(64.0), float
     for part in (slice(0, 40), slice(40, 41), slice(41, 64)):  # however many steps are taken at once
         spread.take(numbers[part], losses[part], unix_s)
-    assert spread._losses.dtype == np.float32
-    assert spread._apart == apart_of(losses) != []
+    assert spread.losses.dtype == np.float32
+    assert spread.apart == apart_of(losses) != []
     before = [*losses.copy()]
     losses[0, 0] = other
     spread.take(numbers[:1], losses[:1], unix_s)
-    assert spread._losses.dtype == (np.float32 if np.isinf(other) else np.float64)
-    np.testing.assert_array_equal(spread._losses[:65], [*before, losses[0]])
+    assert spread.losses.dtype == (np.float32 if np.isinf(other) else np.float64)
+    np.testing.assert_array_equal(spread.losses[:65], [*before, losses[0]])
 
 
 def test_many_steps_at_once_say_the_same_as_single_ones() -> None:

@@ -169,13 +169,13 @@ def test_rows_of_the_first_version_take_no_memory_and_have_no_own_time(make_worl
     assert not steps.has_own
     assert np.isnan(steps.own(steps.recent(10))).all()
     assert np.isnan(steps.place("data", steps.recent(10))).all()
-    assert {column.size for column in steps._own._data + steps._parts._data} == {1}
+    assert {column.size for column in steps.own_times.columns + steps.own_parts.columns} == {1}
 
 
 def test_the_newest_step_is_kept_without_those_that_were_evaluated_with_it(make_world) -> None:
     reducer = fed(make_world(3, own=True, detail_every=8), count=20)
     reducer.state.settle()
-    newest, _ = reducer.state.figures.kept._newest
+    newest, _ = reducer.state.figures.kept.newest
     assert newest.step.step == 19
     detailed = len(reducer.state.figures.kept.numbers)
     assert 0 < detailed < 10

@@ -314,7 +314,7 @@ def test_of_many_ranks_a_group_with_detail_in_some_steps_has_as_many_of_them():
         for scope in scopes:
             window.scope(scope, 0, (), several_hosts=False)
         for step in range(200):
-            figures = np.full((len(window.ranks._index), 1, windows.MANY_RANKS), float(step))
+            figures = np.full((len(window.ranks.index), 1, windows.MANY_RANKS), float(step))
             own_figures = np.empty((len(windows.BUCKET_COLUMNS), 1, 0))
             own = (figures[:4, :, :512], np.full((8, 1), float(step)), own_figures)
             window.add(figures, np.full((8, 1), 8.0 * step), {scopes[step % 2]: own})

@@ -209,7 +209,7 @@ def test_memory_is_bounded_whatever_the_ranks_send(make_world) -> None:
     stage = Stage(make_world(4), steps=1)
     for step in range(500):
         check(stage, step, ranks=(0,))
-    assert len(next(iter(stage.reducer.state.replicas._open.values()))) <= 8
+    assert len(next(iter(stage.reducer.state.replicas.open_checks.values()))) <= 8
 
 
 def train_without_ddp(stage: Stage) -> None:

@@ -26,7 +26,7 @@ def large_rings():
 
 def held(ring):
     """How many values it keeps."""
-    return sum(column.size for column in ring._data)
+    return sum(column.size for column in ring.columns)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.booleans()), max_size=12), st.booleans())
@@ -64,7 +64,7 @@ def test_steps_that_were_added_last_are_read_without_being_written():
     for ring in rings:
         ring.add(values[:, :2])
         ring.add(values[:, 2:])
-    written._write_waiting_steps()
+    written.write_waiting_steps()
     slots, ranks = np.arange(1, 3), np.array([2, 0])
     for name, of_ranks in product(NAMES, (None, ranks)):
         for read in (Ring.of, Ring.known):
@@ -76,7 +76,7 @@ def test_steps_that_were_added_last_are_read_without_being_written():
     for ring in rings:
         ring.pass_over(1)
         ring.add(values[:, :2])
-    written._write_waiting_steps()
+    written.write_waiting_steps()
     for slots in (np.arange(4, 6), np.arange(2, 6)):
         np.testing.assert_array_equal(*(ring.of("a", slots, ranks) for ring in rings), strict=True)
 
@@ -113,7 +113,7 @@ def test_a_column_of_one_value_takes_no_memory_until_it_has_another(same, before
         np.testing.assert_array_equal(found, whole[slots].T)
         np.testing.assert_array_equal(np.signbit(found), np.signbit(whole[slots].T))
         np.testing.assert_array_equal(ring.of("a", slots, ranks), whole[slots].T[ranks])
-        ring._write_waiting_steps()
+        ring.write_waiting_steps()
         one_value = step < 2 * SIZE and (not before or np.isnan(same))
         assert held(ring) == (1 if one_value else RANKS * SIZE) + RANKS * SIZE
     ring.pass_over(SIZE - 1)
@@ -152,7 +152,7 @@ def test_a_column_that_is_as_in_another_ring_takes_no_memory_until_it_differs(pi
             found, expected = (ring.medians((name,), slots)[name] for ring in rings)
             np.testing.assert_array_equal(found, expected)
     for ring in rings:
-        ring._write_waiting_steps()
+        ring.write_waiting_steps()
     if same and first.count:
         assert held(rings[1]) - held(rings[0]) == RANKS * SIZE - 1
 
@@ -174,8 +174,8 @@ def test_phases_are_kept_once_where_nothing_is_waited_in_collectives_of_the_scri
         window.add(np.arange(5.0), np.arange(5.0), columns, loss, of_each)
         parts[0] -= waited
         window.add_own(np.ones((3, 5, RANKS)), parts)
-        window._parts._write_waiting_steps()
-        same = {name for name in PLACES if window._parts._data[window._parts._index[name]].size == 1}
+        window.own_parts.write_waiting_steps()
+        same = {name for name in PLACES if window.own_parts.columns[window.own_parts.index[name]].size == 1}
         assert same == {"data", "forward", "optimizer"} - ({"data"} if waited else set())
         slots = window.slots()[-5:]
         for name, values in zip(PLACES, parts, strict=False):

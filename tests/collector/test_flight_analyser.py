@@ -31,12 +31,12 @@ class Stage:
         self.said: list[Event] = []
         self.made: list[FlightAnalyser] = []
 
-    def analyser(self, code: str, *, record: bool = True) -> FlightAnalyser:
+    def analyser(self, code: str, python: str = sys.executable) -> FlightAnalyser:
         made = FlightAnalyser(
             self.folder,
-            self.recording if record else None,
+            self.recording,
             lambda event, _now_ns: self.said.append(event),
-            command=(sys.executable, "-c", code),
+            command=(python, "-c", code),
         )
         self.made.append(made)
         return made
@@ -44,7 +44,7 @@ class Stage:
     def until_ended(self, analyser: FlightAnalyser) -> None:
         def ended() -> bool:
             analyser.work_on_dumps(NOW_NS + NS, None)
-            return analyser._process is None
+            return analyser.process is None
 
         wait_for(ended)
 
@@ -60,16 +60,18 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_what_it_finds_is_said_with_the_time_of_the_question(stage: Stage, capfd) -> None:
     analyser = stage.analyser(SAYS_ITS_WORDS)
     analyser.work_on_dumps(NOW_NS, None)
-    assert analyser._process is None, "nobody has been asked"
+    assert analyser.process is None, "nobody has been asked"
     analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     stage.until_ended(analyser)
     (event,) = stage.said
     assert (event.kind, event.rank, event.t_ns) == ("analyser", -1, NOW_NS + NS)
+    folder_to_keep = str(event.fields["text2"])
+    assert folder_to_keep.isdecimal(), "a descriptor"
     assert event.fields == {
         "asked_ns": ASKED_NS,
         "text0": str(stage.folder),
         "text1": "77",
-        "text2": str(analyser._kept),
+        "text2": folder_to_keep,
     }
     assert capfd.readouterr().err == ""
 
@@ -96,15 +98,15 @@ def test_however_it_fails_there_is_one_quiet_note(stage: Stage, capfd, code: str
 def test_one_that_hangs_is_ended_at_its_deadline_by_a_newer_question_and_with_the_run(stage: Stage) -> None:
     analyser = stage.analyser(HANGS)
     analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
-    first = analyser._process
+    first = analyser.process
     analyser.work_on_dumps(NOW_NS + DEADLINE_NS - 1, None)
     assert first is not None and first.poll() is None
     analyser.work_on_dumps(NOW_NS + DEADLINE_NS, None)
     assert first.returncode == -9
     analyser.work_on_dumps(NOW_NS, (ASKED_NS, 78))
-    second = analyser._process
+    second = analyser.process
     analyser.work_on_dumps(NOW_NS, (ASKED_NS + NS, 79))
-    third = analyser._process
+    third = analyser.process
     assert second is not None and third is not None
     assert (second.returncode, third.poll()) == (-9, None)
     analyser.close()
@@ -113,16 +115,16 @@ def test_one_that_hangs_is_ended_at_its_deadline_by_a_newer_question_and_with_th
 
 
 def test_without_dumps_or_a_python_to_start_nothing_is_begun(stage: Stage, capfd) -> None:
-    analyser = stage.analyser(SAYS_ITS_WORDS)
-    analyser._command = ("/not/there",)
-    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
+    without_python = stage.analyser(SAYS_ITS_WORDS, python="/not/there")
+    without_python.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     assert "/not/there" in capfd.readouterr().err
+    assert without_python.process is None
     (stage.folder / "ddptop_gloo_rank_0").unlink()
-    analyser._command = (sys.executable, "-c", SAYS_ITS_WORDS)
+    analyser = stage.analyser(SAYS_ITS_WORDS)
     analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     stage.folder.rmdir()
     analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
-    assert analyser._process is None
+    assert analyser.process is None
 
 
 KEEPS = """

@@ -274,15 +274,15 @@ def test_usage_comes_with_the_second_reading(child):
 
 def test_a_collector_that_does_not_read_never_holds_up_the_launcher(tmp_path):
     supervisor = CollectorSupervisor([], tmp_path / "log")
-    supervisor._process = subprocess.Popen(
+    supervisor.process = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE, text=True
     )
     try:
         for _ in range(300):  # a pipe holds 64 KiB
             supervisor.report_exits([(2**22, -15)] * 120)
     finally:
-        supervisor._process.kill()
-        supervisor._process.communicate()
+        supervisor.process.kill()
+        supervisor.process.communicate()
     supervisor.report_exits([(7, 0)])
 
 
@@ -302,10 +302,10 @@ def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeyp
     told: list[str] = []
     supervisor = CollectorSupervisor([], tmp_path / "run" / "collector.log", told.append)
     marks = tmp_path / "marks"
-    supervisor._command = [DYING[0], DYING[1], f"{NEWS}; {DYING[2]}", str(marks)]
+    supervisor.command = [DYING[0], DYING[1], f"{NEWS}; {DYING[2]}", str(marks)]
     supervisor.start_process()
     wait_for(lambda: marks.exists() and len(marks.read_text().splitlines()) > 25)
-    supervisor._command = SUMMING_UP
+    supervisor.command = SUMMING_UP
     assert supervisor.finish_run(0) == RunSummary(7, 8, 3, None, None)
     assert told[0] == "5 records lost so far"
     assert [text for text in told[1:] if "keeps ending" not in text] == [], "each kind of news once"
@@ -327,23 +327,23 @@ def test_what_keeps_ending_is_named_with_the_reason(tmp_path, monkeypatch, modul
     monkeypatch.setattr(supervisor_module, "RESTART_AFTER_S", 1e-4)
     notices: list[str] = []
     supervisor = CollectorSupervisor([], tmp_path / "run" / "log", notices.append, module=module)
-    supervisor._command = ["sh", "-c", script]
+    supervisor.command = ["sh", "-c", script]
     supervisor.start_process()
     wait_for(lambda: notices)
-    supervisor._command = SUMMING_UP
+    supervisor.command = SUMMING_UP
     supervisor.finish_run(0)
     assert notices == [told]
 
 
 def test_one_that_died_at_the_very_end_is_asked_once_more(tmp_path):
     supervisor = CollectorSupervisor([], tmp_path / "collector.log")
-    supervisor._command = ["sh", "-c", "read line"]
+    supervisor.command = ["sh", "-c", "read line"]
     supervisor.start_process()
-    supervisor._command = SUMMING_UP
+    supervisor.command = SUMMING_UP
     summary = supervisor.finish_run(0)
     assert summary is not None and summary.lost == 3
-    supervisor._command = ["sh", "-c", "exit 1"]
-    assert supervisor.finish_run(0) is None or supervisor._last_line
+    supervisor.command = ["sh", "-c", "exit 1"]
+    assert supervisor.finish_run(0) == summary, "what has been reported is not asked again"
 
 
 COUNTS = """
@@ -452,6 +452,6 @@ def test_sessions_of_which_nothing_comes_any_more_take_no_memory():
     for second in range(100):
         of = np.arange(50) + 50 * second
         assert beats.choose_beats(of, np.full(50, second * PROGRESS_EVERY_NS)).all()
-    assert len(beats._sessions) <= 101
+    assert len(beats.sessions) <= 101
     many = beats.choose_beats(np.zeros(100_000, np.int64), np.full(100_000, 200 * PROGRESS_EVERY_NS))
     assert np.flatnonzero(many).tolist() == [0]

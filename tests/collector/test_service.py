@@ -73,13 +73,13 @@ class Rounds:
 
     def round(self, after_ns: int = INTERVAL_NS) -> None:
         self.clock.now_ns += after_ns
-        self.collector._work_round()
+        self.collector.work_round()
 
     def hold(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """From now on what arrives is held, as of many agents; returns until when."""
         monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
         self.round(TOGETHER_NS)
-        return self.collector._intake.held_until_ns
+        return self.collector.intake.held_until_ns
 
     def before(self, owner: object, name: str, note: Callable[[], object]) -> None:
         """Call `note` before each call of a method."""
@@ -97,11 +97,11 @@ class Rounds:
         def check(*_: object, **__: object) -> None:
             self.clock.now_ns += ms * MS
 
-        self._monkeypatch.setattr(self.collector._hosts, "check_hosts", check)
+        self._monkeypatch.setattr(self.collector.hosts, "check_hosts", check)
 
     def begin(self) -> None:
         """Until steps of both ranks were taken and acked, a frame was sent, and nothing is on its way."""
-        state = self.collector._reducer.state
+        state = self.collector.reducer.state
         self.agent.service()  # it connects; all that it sends from here on is what its link is given
         self._exchange_until(lambda: state.world == 2 and not self.agent.link.kept)
         self.round(NS)  # with the checks of each second: the next are later than what a test watches
@@ -115,12 +115,12 @@ class Rounds:
         """Ten steps of each rank: they wait in the collector's socket."""
         self._relay_steps(10)
         self.agent.link.exchange_messages()
-        wait_for(lambda: self.collector._hosts.receiver.socket.poll(0))
+        wait_for(lambda: self.collector.hosts.receiver.socket.poll(0))
 
     def ask_for_frame(self) -> None:
         """A viewer's credit waits in the collector's socket."""
         wait_for(lambda: self.viewer.grant_credit(Credit(0, 0, -1)))
-        wait_for(lambda: self.collector._server.socket.poll(0))
+        wait_for(lambda: self.collector.server.socket.poll(0))
 
     def frame_step(self) -> int | None:
         """The group's step in the frame that was sent; -1: none was."""
@@ -152,7 +152,7 @@ class Rounds:
 
         def met() -> bool:
             self.agent.link.exchange_messages()
-            if any(socket.poll(0) for socket in self.collector._hosts.sockets):
+            if any(socket.poll(0) for socket in self.collector.hosts.sockets):
                 self.round(0)
             return condition()
 
@@ -185,28 +185,28 @@ def test_a_frame_is_sent_before_acks_and_figures_are_made_after_both(rounds, mon
     monkeypatch.setattr(viewers, "AHEAD_NS", viewers.FIGURES_NS)  # new figures are always due
     seen = []
     collector = rounds.collector
-    evaluation = collector._reducer.evaluation
+    evaluation = collector.reducer.evaluation
     rounds.before(
-        collector._intake, "acknowledge_written", lambda: seen.append(("frame", rounds.frame_step()))
+        collector.intake, "acknowledge_written", lambda: seen.append(("frame", rounds.frame_step()))
     )
-    rounds.before(collector._frames, "prepare_next", lambda: seen.append(("acks", rounds.acks_arrive())))
-    rounds.before(collector._reducer, "frame", lambda: seen.append("figures"))
+    rounds.before(collector.frames, "prepare_next", lambda: seen.append(("acks", rounds.acks_arrive())))
+    rounds.before(collector.reducer, "frame", lambda: seen.append("figures"))
     waiting = []
-    rounds.before(collector._frames, "prepare_next", lambda: waiting.append(evaluation._n_steps))
+    rounds.before(collector.frames, "prepare_next", lambda: waiting.append(evaluation.n_waiting))
     rounds.round()
     # The frame has the steps that came in this round, which were not evaluated for it.
     assert seen == [("frame", 10), ("acks", True), "figures"]
     assert waiting == [10]
-    assert not collector._reducer.evaluation._waiting
+    assert not evaluation.n_waiting
 
 
 def test_at_the_end_of_the_run_acks_come_first(rounds):
     rounds.begin()
     rounds.send_steps()
     rounds.ask_for_frame()
-    rounds.collector._pipe.ended = True
+    rounds.collector.pipe.ended = True
     seen = []
-    rounds.before(rounds.collector._viewers, "serve_due", lambda: seen.append(rounds.acks_arrive()))
+    rounds.before(rounds.collector.viewers, "serve_due", lambda: seen.append(rounds.acks_arrive()))
     rounds.round()
     assert seen == [True], "processes wait for their last acks"
     assert rounds.frame_step() == 10
@@ -220,7 +220,7 @@ def test_a_frame_waits_for_what_is_held_and_is_sent_when_that_is_taken(rounds, m
     rounds.clock.now_ns = held_until_ns - 1
     rounds.round(0)
     assert rounds.viewer.receive_frame() is None
-    assert rounds.collector._server.waiting_viewers(), "its credit is not used up"
+    assert rounds.collector.server.waiting_viewers(), "its credit is not used up"
     rounds.clock.now_ns = held_until_ns
     rounds.round(0)
     assert rounds.frame_step() == 10
@@ -243,8 +243,8 @@ def test_what_is_held_is_taken_at_the_moment_when_it_is_due(rounds, monkeypatch)
     rounds.send_steps()
     rounds.ask_for_frame()
     begun_ns = []
-    rounds.before(rounds.collector._intake, "take_arrived", lambda: begun_ns.append(rounds.clock.now_ns))
-    while rounds.collector._intake.held_until_ns == held_until_ns:
+    rounds.before(rounds.collector.intake, "take_arrived", lambda: begun_ns.append(rounds.clock.now_ns))
+    while rounds.collector.intake.held_until_ns == held_until_ns:
         rounds.round(0)
     assert begun_ns[-1] == held_until_ns
     assert len(begun_ns) > 3, "there were pauses before"
@@ -277,7 +277,7 @@ def test_a_pause_that_would_end_near_the_moment_when_something_is_due_ends_then(
     monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", -1)
     rounds.round()
     clock = rounds.clock
-    clock.now_ns = rounds.collector._intake.held_until_ns - round((work_ms + left_ms) * MS)
+    clock.now_ns = rounds.collector.intake.held_until_ns - round((work_ms + left_ms) * MS)
     rounds.work(work_ms)
     clock.pauses_ms.clear()
     rounds.round(0)
@@ -292,7 +292,7 @@ def test_where_nothing_is_held_a_pause_is_four_times_the_round(rounds, work_ms, 
 
 
 def test_while_messages_wait_to_be_read_there_is_no_pause(rounds, monkeypatch):
-    monkeypatch.setattr(rounds.collector._intake, "take_arrived", lambda *_, **__: 1)
-    rounds.collector._intake.emptied = False
+    monkeypatch.setattr(rounds.collector.intake, "take_arrived", lambda *_, **__: 1)
+    rounds.collector.intake.emptied = False
     rounds.round()
     assert rounds.clock.pauses_ms == []

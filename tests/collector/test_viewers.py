@@ -131,7 +131,7 @@ def figures_made(tmp_path, monkeypatch):
                 monkeypatch.setattr(reducer, "frame", partial(build, after))
                 frames[0].prepare_next()
             monkeypatch.delattr(reducer, "frame")
-            if reducer.evaluation._waiting:
+            if reducer.evaluation.n_waiting:
                 steps_wait.append(at)
 
         received(tmp_path / "run.ddptop", after_each=serve)

@@ -121,27 +121,27 @@ class LossSpread:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._apart: list[Apart] = []
+        self.apart: list[Apart] = []
         self._since_s = 0.0
         self.restart(0)
 
     def restart(self, world: int) -> None:
         """Begin anew, with new processes."""
-        self._losses: Column = np.empty((0, world))
+        self.losses: Column = np.empty((0, world))
         self._medians = np.full(STEPS, np.nan)
         self._count = 0
         self._newest = -1
         """Number of the newest step."""
-        self._apart = []
+        self.apart = []
 
     @property
     def since_s(self) -> float | None:
         """Since when a rank's loss stands apart (Unix seconds); None: none does."""
-        return self._since_s if self._apart else None
+        return self._since_s if self.apart else None
 
     def recall(self, since_s: float) -> None:
         """The losses stood apart since then already, before the steps that were read here."""
-        if self._apart:
+        if self.apart:
             self._since_s = min(self._since_s, since_s)
 
     @property
@@ -153,19 +153,19 @@ class LossSpread:
         """Add the next n complete steps, whose numbers are `numbers`.
 
         `losses`: (n, ranks), NaN where unknown; `unix_s`: when a step, by its place, became complete."""
-        if not len(self._losses):
-            self._losses = np.full((STEPS, losses.shape[1]), np.nan, np.float32)
+        if not len(self.losses):
+            self.losses = np.full((STEPS, losses.shape[1]), np.nan, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
-            medians, narrow = median_losses(losses), losses.astype(self._losses.dtype)
+            medians, narrow = median_losses(losses), losses.astype(self.losses.dtype)
         if not ((narrow == losses) | np.isnan(losses)).all():
-            self._losses = _wide(self._losses)  # of most scripts they are float32
+            self.losses = _wide(self.losses)  # of most scripts they are float32
         # By the steps' numbers: whoever begins to read in the middle evaluates after the same steps.
         previous = np.concatenate([[self._newest], numbers[:-1]])
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY) + 1
         may = self._may_stand_apart(losses, medians, due)
         begin = 0
         for end, may_stand_apart in zip(due.tolist(), may, strict=True):
-            if may_stand_apart or self._apart:
+            if may_stand_apart or self.apart:
                 self._add(losses[begin:end], medians[begin:end])
                 begin = end
                 self._evaluate(int(numbers[end - 1]), unix_s(end - 1))
@@ -176,7 +176,7 @@ class LossSpread:
         """Keep the last steps."""
         first = max(0, len(losses) - STEPS)
         rows = (self._count + np.arange(first, len(losses))) % STEPS
-        self._losses[rows], self._medians[rows] = losses[first:], medians[first:]
+        self.losses[rows], self._medians[rows] = losses[first:], medians[first:]
         self._count += len(losses)
 
     def _may_stand_apart(self, losses: Column, medians: Column, due: Indices) -> list[bool]:
@@ -185,7 +185,7 @@ class LossSpread:
         if len(due) < 2:
             return [True] * len(due)
         newest = (self._count + np.arange(-min(self._count, STEPS), 0)) % STEPS
-        losses = np.concatenate([self._losses[newest], losses])
+        losses = np.concatenate([self.losses[newest], losses])
         medians = np.concatenate([self._medians[newest], medians])
         ends = due + len(newest)
         rows = np.maximum(ends[:, None] + np.arange(-STEPS, 0), 0)
@@ -198,34 +198,34 @@ class LossSpread:
         return may
 
     def _evaluate(self, step: int, unix_s: float) -> None:
-        before = frozenset(rank_loss.rank for rank_loss in self._apart)
-        self._apart = stands_apart(self._losses[: self._count], self._medians[: self._count], before)
-        apart_ranks = frozenset(rank_loss.rank for rank_loss in self._apart)
+        before = frozenset(rank_loss.rank for rank_loss in self.apart)
+        self.apart = stands_apart(self.losses[: self._count], self._medians[: self._count], before)
+        apart_ranks = frozenset(rank_loss.rank for rank_loss in self.apart)
         if not before and apart_ranks:
             self._since_s = unix_s
-            rank = self._apart[0].rank if len(apart_ranks) == 1 else None
+            rank = self.apart[0].rank if len(apart_ranks) == 1 else None
             self._log.add(unix_s, "loss_spread", self._words(), rank=rank, step=step)
         elif before and not apart_ranks:
             self._log.add(unix_s, "loss_spread_end", say("loss_spread_end"), step=step)
 
     def alert(self) -> Alert | None:
         """The alert as of the last evaluation."""
-        if not self._apart:
+        if not self.apart:
             return None
-        first = self._apart[0]
+        first = self.apart[0]
         evidence = {
             "loss": round(first.own, 6),
             "others_loss": round(first.others, 6),
             "steps": first.steps,
-            "ranks": len(self._apart),
+            "ranks": len(self.apart),
         }
         return Alert.declared("loss_spread", first.rank, None, self._since_s, self._words(), evidence)
 
     def _words(self) -> str:
-        first, world = self._apart[0], self._losses.shape[1]
+        first, world = self.apart[0], self.losses.shape[1]
         own_loss, others_loss = significant(first.own), significant(first.others)
         if world == 2:
             of_0, of_1 = (own_loss, others_loss) if first.rank == 0 else (others_loss, own_loss)
             return say("loss_spread", "two_ranks", first=of_0, second=of_1)
-        who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
+        who = ranks_phrase([rank_loss.rank for rank_loss in self.apart], world)
         return say("loss_spread", who=who, own=own_loss, others=others_loss)

@@ -210,7 +210,7 @@ class Replicas:
 
     def restart(self, world: int) -> None:
         """Begin anew, with new processes."""
-        self._open: dict[_Key, dict[tuple[int, int], Check]] = {}
+        self.open_checks: dict[_Key, dict[tuple[int, int], Check]] = {}
         self._equal: dict[_Key, dict[int, _Equal]] = {}
         self._drifts: dict[tuple[_Key, int], Drift] = {}
         self._newest: dict[tuple[_Key, int], int] = {}
@@ -243,7 +243,7 @@ class Replicas:
             return
         if self._pieces.setdefault(key, replica.pieces) != replica.pieces:
             self._forget(key, replica.pieces)
-        checks = self._open.setdefault(key, {})
+        checks = self.open_checks.setdefault(key, {})
         place = (replica.step, replica.first % replica.pieces)
         check = checks.setdefault(place, Check(replica.pieces))
         if rank in check.reported:
@@ -391,7 +391,7 @@ class Replicas:
     def _forget(self, key: _Key, pieces: int) -> None:
         """Forget a model that is now divided into other pieces."""
         self._pieces[key] = pieces
-        self._open.pop(key, None)
+        self.open_checks.pop(key, None)
         self._equal.pop(key, None)
         self._newest = {place: step for place, step in self._newest.items() if place[0] != key}
         self._drifts = {place: drift for place, drift in self._drifts.items() if place[0] != key}

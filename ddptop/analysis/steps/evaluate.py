@@ -158,8 +158,10 @@ class StepEvaluation:
         self._waiting: list[_Waiting] = []
         self._completed_ns: list[Integers] = []
         """When each of them became complete, on the collector's clock."""
-        self._n_steps = self._cells = 0
-        """Of those that wait."""
+        self.n_waiting = 0
+        """Complete steps that wait to be evaluated."""
+        self._cells = 0
+        """Of those."""
 
     def take(self, steps: CompleteSteps, t_ns: Integers) -> None:
         """Add the next complete steps; `t_ns`: (n,) when each became complete, on the collector's clock."""
@@ -180,7 +182,7 @@ class StepEvaluation:
         self._splitter.update()
         cells = self._figures.world * (ROW_INTEGERS + steps.cells_of_first)
         n_cells = int(cells.sum())
-        if self._n_steps + steps.n_steps < BATCH and self._cells + n_cells < BATCH_CELLS:
+        if self.n_waiting + steps.n_steps < BATCH and self._cells + n_cells < BATCH_CELLS:
             layout = int(steps.largest_layout[0])
             only = self._splitter.only_part(layout)
             if only is not None and (steps.largest_layout == layout).all():  # usually
@@ -192,19 +194,19 @@ class StepEvaluation:
             begin = first
             while begin < stop:
                 room = int(np.searchsorted(self._cells + np.cumsum(cells[begin:stop]), BATCH_CELLS)) + 1
-                end = min(stop, begin + room, begin + BATCH - self._n_steps)
+                end = min(stop, begin + room, begin + BATCH - self.n_waiting)
                 some_steps = steps.part(begin, end)
                 waiting = [*self._divided(some_steps)] if only is None else [self._whole(some_steps, only)]
                 self._wait(waiting, t_ns[begin:end], int(cells[begin:end].sum()))
                 begin = end
-                if self._n_steps >= BATCH or self._cells >= BATCH_CELLS:
+                if self.n_waiting >= BATCH or self._cells >= BATCH_CELLS:
                     self.settle()
 
     def _wait(self, waiting: list[_Waiting], t_ns: Integers, n_cells: int) -> None:
         """Keep steps until they are evaluated."""
         self._waiting += waiting
         self._completed_ns.append(t_ns)
-        self._n_steps += len(t_ns)
+        self.n_waiting += len(t_ns)
         self._cells += n_cells
 
     def _whole(self, steps: CompleteSteps, part: Part) -> _Waiting:
@@ -257,7 +259,7 @@ class StepEvaluation:
         """Evaluate all steps that wait."""
         if not self._waiting:
             return
-        waiting, self._waiting, self._n_steps, self._cells = self._waiting, [], 0, 0
+        waiting, self._waiting, self.n_waiting, self._cells = self._waiting, [], 0, 0
         completed_ns, self._completed_ns = np.concatenate(self._completed_ns), []
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
             self._evaluate(_Batch(waiting), completed_ns)

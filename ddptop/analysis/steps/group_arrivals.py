@@ -133,7 +133,7 @@ class GroupCollectives:
         self.flagged_ns = 0
         """Since when."""
         self._place = {rank: place for place, rank in enumerate(scope.ranks)}
-        self._waiting: dict[int, _Launches] = {}
+        self.waiting: dict[int, _Launches] = {}
         """By place of the rank."""
         self._life = 0
         """How often the group was destroyed and made anew: its collectives count from 1 then."""
@@ -151,20 +151,20 @@ class GroupCollectives:
         place = self._place[rank]
         if not self._is_of_this_life(place, launches):
             return False
-        before = self._waiting.get(place)
+        before = self.waiting.get(place)
         launches = launches.since(self.last + 1)
         if not len(launches.launched_ns):
             return False
         if before is not None:
             launches = before.followed_by(launches, self._most_waiting)
-        self._waiting[place] = launches
-        if len(self._waiting) < len(self.scope.ranks):
+        self.waiting[place] = launches
+        if len(self.waiting) < len(self.scope.ranks):
             return False
-        first = max(waiting.first for waiting in self._waiting.values())
-        stop = min(waiting.stop for waiting in self._waiting.values())
+        first = max(waiting.first for waiting in self.waiting.values())
+        stop = min(waiting.stop for waiting in self.waiting.values())
         if stop <= first:
             return False
-        of_ranks = [self._waiting[place].since(first) for place in range(len(self.scope.ranks))]
+        of_ranks = [self.waiting[place].since(first) for place in range(len(self.scope.ranks))]
         return self._pair(of_ranks, stop - first, compare(self.scope))
 
     def _is_of_this_life(self, place: int, launches: _Launches) -> bool:
@@ -176,7 +176,7 @@ class GroupCollectives:
         self._reached[place] = _Reached(life, launches.stop, int(launches.launched_ns[-1]))
         if life > self._life:
             self._life = life
-            self._waiting.clear()
+            self.waiting.clear()
             self.first, self.last, self.seen = None, 0, 0
         return life == self._life
 
@@ -199,8 +199,8 @@ class GroupCollectives:
         self.seen += compared_to - compared_from
         self.first = first + compared_from if self.first is None else self.first
         self.last = first + compared_to - 1
-        for place, launches in list(self._waiting.items()):
-            self._waiting[place] = launches.since(self.last + 1)
+        for place, launches in list(self.waiting.items()):
+            self.waiting[place] = launches.since(self.last + 1)
         return True
 
     def _add_steps(self, launched_ns: Integers, begins: Integers, bound_ms: Column) -> None:

@@ -282,7 +282,7 @@ class KeptSteps:
     all."""
 
     def __init__(self) -> None:
-        self._newest: tuple[DividedStep, Kind] | None = None
+        self.newest: tuple[DividedStep, Kind] | None = None
         self._raw: deque[tuple[DividedStep, Kind]] = deque()
         self._raw_integers = 0
         self._packed: deque[Packed] = deque()
@@ -299,7 +299,7 @@ class KeptSteps:
         """Take the newest of some steps, those with bucket detail, and those in which ranks evaluated or
         saved, oldest first."""
         self._aside += [pack(divided, kind) for divided, kind in aside[-KEPT_ASIDE:]]
-        self._newest = newest, Kind(newest.division.version, ())
+        self.newest = newest, Kind(newest.division.version, ())
         kept = {
             id(divided): divided
             for divided in (newest, *(divided_step for divided_step, _ in detailed[-KEPT_STEPS:]))
@@ -307,7 +307,7 @@ class KeptSteps:
         keep_apart([divided.step for divided in kept.values()])
         for divided, kind in detailed[-KEPT_STEPS:]:
             if divided is newest:
-                self._newest = divided, kind
+                self.newest = divided, kind
             self._raw.append((divided, kind))
             self._raw_integers += _integers(divided)
             self._make_room()
@@ -334,10 +334,10 @@ class KeptSteps:
             return self._raw[-1][0].step.step
         if self._packed:
             return self._packed[-1].step
-        return None if self._newest is None else self._newest[0].step.step
+        return None if self.newest is None else self.newest[0].step.step
 
     def _look_up(self, step: int | None) -> Packed | None:
-        newest = () if self._newest is None else (self._newest,)
+        newest = () if self.newest is None else (self.newest,)
         for divided, kind in (*self._raw, *newest):
             if divided.step.step == step:
                 return pack(divided, kind)

@@ -72,8 +72,8 @@ class StepWindow:
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
         scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer", "point")
         self.group = Ring(scalars, (), max(self._shown, OWN_STEPS) + BATCH, wide=True)
-        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
-        self._parts = Ring(PART_COLUMNS, (world,), kept, like=(self.ranks, WHOLE_PHASES))
+        self.own_times = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
+        self.own_parts = Ring(PART_COLUMNS, (world,), kept, like=(self.ranks, WHOLE_PHASES))
         self._size = size
         self.world = world
 
@@ -89,7 +89,7 @@ class StepWindow:
         """Add the own times of the steps just added, (OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks).
 
         None: no row has any. Before the first that has, the rings take no memory."""
-        for ring, values in ((self._own, own), (self._parts, parts)):
+        for ring, values in ((self.own_times, own), (self.own_parts, parts)):
             if values is not None:
                 ring.pass_over(self.ranks.count - ring.count - values.shape[1])  # slots are those of `ranks`
                 ring.add(values)
@@ -103,7 +103,7 @@ class StepWindow:
     @property
     def has_own(self) -> bool:
         """Whether any step so far had own times; False throughout for a recording of 0.1.0."""
-        return self._parts.count > 0
+        return self.own_parts.count > 0
 
     def for_maps(self, steps: int) -> Indices:
         """Slots of the newest steps for a heat map, at most so many, oldest first."""
@@ -122,14 +122,14 @@ class StepWindow:
         some ranks.
 
         NaN where the last gradient is unknown."""
-        return self._own.known("own", slots, ranks)
+        return self.own_times.known("own", slots, ranks)
 
     def excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time - median over the other ranks of the same process group; of all or some ranks.
 
         Where a rank's last gradient is unknown, it is compared with the others without backward: then `own`
         is NaN and the excess is not."""
-        return self._own.known("excess", slots, ranks)
+        return self.own_times.known("excess", slots, ranks)
 
     def work(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time - what of it was waited for a CPU, where that is known of all ranks."""
@@ -137,7 +137,7 @@ class StepWindow:
 
     def work_excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) as `excess`, of `work`: who is slow by itself, and not for want of a CPU."""
-        return self._own.known("work_excess", slots, ranks)
+        return self.own_times.known("work_excess", slots, ranks)
 
     def unknown(self, own: Column, slots: Indices, ranks: Indices | None = None) -> Mask | None:
         """(ranks, n) whether a rank took part whose last gradient is unknown; None: all of `own` is known."""
@@ -146,23 +146,23 @@ class StepWindow:
 
     def exposed(self, slots: Indices) -> Column:
         """(ranks, n) exposed communication: end of backward - last gradient. Kept like `place`."""
-        return self._parts.known("exposed", slots)
+        return self.own_parts.known("exposed", slots)
 
     def exposed_wait(self, slots: Indices) -> Column:
         """(ranks, n) exposed communication - transfer of the step, which is the least of its process group.
 
         NaN in steps in which a rank of the group does not know its own. Kept like `place`."""
-        return self._parts.known("exposed_wait", slots)
+        return self.own_parts.known("exposed_wait", slots)
 
     def elements(self, slots: Indices, ranks: Indices) -> Column:
         """(ranks, n) elements of the inputs of the step's forwards, of some ranks. Kept like `place`."""
-        return self._parts.known("elements", slots, ranks)
+        return self.own_parts.known("elements", slots, ranks)
 
     def waited(self, slots: Indices) -> Column:
         """(ranks, n) waited in collectives other than DDP's all-reduces, in all phases: the script's own and
         broadcasts of buffers. Kept like `place`."""
         return np.asarray(
-            self._parts.known("waited", slots) + np.nan_to_num(self._parts.known("buffers", slots))
+            self.own_parts.known("waited", slots) + np.nan_to_num(self.own_parts.known("buffers", slots))
         )
 
     def place(self, name: OwnPlace, slots: Indices, ranks: Indices | None = None) -> Column:
@@ -170,14 +170,14 @@ class StepWindow:
 
         With more than 512 ranks fewer steps are kept than OWN_STEPS, at least those of the window; NaN in
         the earlier ones."""
-        return self._parts.known(name, slots, ranks)
+        return self.own_parts.known(name, slots, ranks)
 
     def own_medians(self, slots: Indices, phases: Mapping[str, Column]) -> dict[str, Column]:
         """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS; of
         `gc` means. `phases`: medians of the phases, which are those of own time too where nothing was waited
         in collectives but DDP's: that saves a fourth of the work."""
-        waited = any(self._parts.of(name, slots).any() for name in ("waited", "buffers"))  # also of NaN
-        pauses = self._parts.of("gc", slots)
+        waited = any(self.own_parts.of(name, slots).any() for name in ("waited", "buffers"))  # also of NaN
+        pauses = self.own_parts.of("gc", slots)
         known_columns = (
             {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
         )
@@ -189,7 +189,11 @@ class StepWindow:
                 pauses[first_rank : first_rank + 1024].astype(np.float64)
             )
         parts = tuple(name for name in PART_COLUMNS if name not in (*known_columns, "cpu", "elements"))
-        return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known_columns
+        return (
+            self.own_times.medians(OWN_COLUMNS[:2], slots)
+            | self.own_parts.medians(parts, slots)
+            | known_columns
+        )
 
     def places(self, slots: Indices, ranks: Indices | None = None) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""

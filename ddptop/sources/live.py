@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 import zmq
@@ -18,6 +16,7 @@ from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.sources.base import Source, WithoutPlayback, error_line, is_over
+from ddptop.sources.request_pace import ASK_AGAIN_S, PAUSE_S, RequestPace
 from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.transport.credit import CreditClient
 from ddptop.transport.curve import ConnectionMonitor, make_client
@@ -32,28 +31,14 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import RankStatus
     from ddptop.transport.curve import ViewerKey
 
-POLL_MS = 100
-
 SILENT_S = 1.5
 """After this long without a frame the last one counts as stale: one every SLOWEST_S is asked for."""
-
-ASK_AGAIN_S = 1.0
-"""A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
 
 AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
 
-CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.6, 9
-"""Share of a core that frames may take, of the 3 % of a viewer; longest pause between two frames; and number
-of frames whose median cost counts, so that keys pressed meanwhile do not. With thousands of ranks a viewer
-asks for fewer frames, but for one every SLOWEST_S."""
-
-
 MOST_CREDITS = 4
 """Requests that may still be answered: one is repeated where no answer comes in ASK_AGAIN_S."""
-
-PAUSE_S = (0.5, 15.0)
-"""First and longest pause after a connection that was closed because of what arrived; it doubles."""
 
 GOOD_FOR_S = 30.0
 """If frames could be read for this long, the next pause is the first one again."""
@@ -127,8 +112,6 @@ class CollectorSource(WithoutPlayback, Source):
         self._cursor = 0
         self._focus = -1
         self._want = ""
-        # Compared with what is to be asked for now: a key that changes it makes a frame due at once.
-        self._asked_for = (self._focus, self._want)
         self._frame: Frame | None = None
         self._taken: Frame | None = None
         """The last frame that was handed out."""
@@ -137,19 +120,14 @@ class CollectorSource(WithoutPlayback, Source):
         self._failure: str | None = None
         self._refused: str | None = None
         """Why what arrived last was no frame; None: it was one."""
-        self._received_s = self._asked = self._aged = time.monotonic()
-        self._owed = False
-        self._costs_s, self._counted_s = deque([0.0] * COUNTED, COUNTED), time.process_time()
-        self._pause_s = 0.0
-        """From one request for a frame to the next, if what to ask for does not change."""
+        self._received_s = self._aged = time.monotonic()
+        self.pace = RequestPace()
         self._credits = 0
         """Frames that may still arrive."""
         self._retry_pause_s, self._began_s = PAUSE_S[0], time.monotonic()
         self._allowance = CpuAllowance()
         self._stop = threading.Event()
         self._thread = new_thread(self._run_thread, "ddptop-live")
-        self.slowest_s = SLOWEST_S
-        """Longest pause that CPU_SHARE makes, or a frame that nobody takes; set before the start."""
         self.skipped = 0
         """Frames that were not sent because none was asked for: the last one is shown still."""
 
@@ -204,7 +182,7 @@ class CollectorSource(WithoutPlayback, Source):
                 if self._live is not None and self._live.run.state not in ENDED:
                     self._frame = aged_frame(self._live, time.monotonic() - self._received_s, "stale")
                 # The decoder keeps parts of the frames before: after an error nobody knows which.
-                self._decoder, self._owed, self._cursor = FrameDecoder(), False, 0
+                self._decoder, self.pace.is_owed, self._cursor = FrameDecoder(), False, 0
                 self._history.clear()
                 self._stop.wait(ASK_AGAIN_S)
 
@@ -214,7 +192,7 @@ class CollectorSource(WithoutPlayback, Source):
         return pause_s
 
     def _read_frames(self) -> None:
-        self._credits, self._owed, self._began_s = 0, False, time.monotonic()
+        self._credits, self.pace.is_owed, self._began_s = 0, False, time.monotonic()
         try:
             self._link = link = self._open_link()
         # No connection can be made at all, such as without a file descriptor: another try would fail as well.
@@ -225,10 +203,7 @@ class CollectorSource(WithoutPlayback, Source):
         try:
             while not self._stop.is_set():
                 self._grant_credit(link)
-                left_s = self._asked + self._pause_s - time.monotonic()
-                link.wait_for_frame(
-                    POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s))
-                )
+                link.wait_for_frame(self.pace.wait_ms(time.monotonic()))
                 self._receive_frames(link)
                 # Also without a new frame, so that a silence shows.
                 self._age_last_frame()
@@ -240,18 +215,14 @@ class CollectorSource(WithoutPlayback, Source):
             link.close()
 
     def _grant_credit(self, link: Link) -> None:
-        # What is asked for may change with any key: then a frame is due at once.
-        asked_for, now_s = (self._focus, self._want), time.monotonic()
+        ask_for, now_s = (self._focus, self._want), time.monotonic()
         # Nothing follows after the end; a request would only bring the same frame.
         if self._live is not None and is_over(self._live.run):
             return
-        # A frame that nobody has taken yet is not replaced: with few ranks there would be more than pictures.
-        pause_s = self._pause_s if self._taken is self._frame else self.slowest_s
-        due = self._asked + (ASK_AGAIN_S if self._owed else pause_s)
-        if now_s < due and asked_for == self._asked_for:
+        if not self.pace.is_due(ask_for, now_s, is_taken=self._taken is self._frame):
             return
-        if link.grant_credit(Credit(self._epoch, self._cursor, *asked_for)):
-            self._owed, self._asked, self._asked_for = True, now_s, asked_for
+        if link.grant_credit(Credit(self._epoch, self._cursor, *ask_for)):
+            self.pace.note_request(ask_for, now_s)
             self._credits = min(self._credits + 1, MOST_CREDITS)
 
     def _receive_frames(self, link: Link) -> None:
@@ -271,14 +242,13 @@ class CollectorSource(WithoutPlayback, Source):
 
     def _complete_frame(self, state: State) -> Frame | None:
         """A frame with all its history, or None while some of that is still to come."""
-        self._owed = False
+        self.pace.is_owed = False
         try:
             frame = self._decoder.decode(state.frame)
         except FrameError as error:
             self._refused = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
             self._status = self._refused
-            # Slower, or each refresh would transfer and refuse another frame.
-            self._pause_s = min(2 * max(self._pause_s, PAUSE_S[0]), PAUSE_S[1])
+            self.pace.note_unreadable()
             return None
         if time.monotonic() - self._began_s > GOOD_FOR_S:
             self._retry_pause_s = PAUSE_S[0]
@@ -290,15 +260,9 @@ class CollectorSource(WithoutPlayback, Source):
             self._history.clear()
         history = self._history.extend(frame.history)
         self._cursor = self._history.end
-        # Part of the history is missing yet: ask for the rest at once.
-        if has_more(frame):
-            self._pause_s = 0.0
-            return None
-        # CPU time of the whole process since the frame before: decoding and painting count alike.
-        before_s, self._counted_s = self._counted_s, time.process_time()
-        self._costs_s.append(self._counted_s - before_s)
-        self._pause_s = min(self.slowest_s, median(self._costs_s) / CPU_SHARE)
-        return replace(frame, history=history)
+        is_whole = not has_more(frame)
+        self.pace.note_frame(is_whole=is_whole)
+        return replace(frame, history=history) if is_whole else None
 
     def _age_last_frame(self) -> None:
         """Hand out the last frame again, marked as stale or lost, when no newer one comes."""
@@ -311,7 +275,7 @@ class CollectorSource(WithoutPlayback, Source):
         if last is not None and last.run.state in ENDED:
             return  # the final frame of a run is shown until the viewer closes
         # The collector has ended without sending its last frame; the recording says how the run ended.
-        if not running and (end := self._final_frame(last)) is not None:
+        if not running and (end := final_frame(last, self._recording)) is not None:
             self._live = self._frame = end
             self._status = f"the run has {end.run.state}"
             return
@@ -329,17 +293,6 @@ class CollectorSource(WithoutPlayback, Source):
         )
         self._status = f"{reason}; the picture is that of the last update"
         self._frame = aged_frame(last, silent_s, "stale" if running else "lost")
-
-    def _final_frame(self, last: Frame | None) -> Frame | None:
-        """The last frame of a run that has ended, from its recording; None where that has none.
-
-        Needed where this process was stopped when the run ended, or had no frame yet.
-        """
-        end = ended_frame(self._recording)
-        if end is None or last is None:
-            return end
-        history = max(last.history, end.history, key=_span_s)  # the tail may have more points of fewer steps
-        return replace(end, source=last.source, history=history)
 
 
 class LiveSource(CollectorSource):
@@ -454,6 +407,19 @@ class TcpLink:
 def _span_s(history: History) -> float:
     """Time from its first point to its last; -1: it has none."""
     return float(history.time_s[-1] - history.time_s[0]) if len(history.time_s) else -1.0
+
+
+def final_frame(last: Frame | None, recording: str | None) -> Frame | None:
+    """The last frame of a run that has ended, from its recording, with the history of the `last` one that was
+    received; None where there is none.
+
+    Needed where this process was stopped when the run ended, or had no frame yet.
+    """
+    end = ended_frame(recording)
+    if end is None or last is None:
+        return end
+    history = max(last.history, end.history, key=_span_s)  # the tail may have more points of fewer steps
+    return replace(end, source=last.source, history=history)
 
 
 def ended_frame(recording: str | None) -> Frame | None:

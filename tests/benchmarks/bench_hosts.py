@@ -223,7 +223,7 @@ class Viewer(LiveSource):
         assert run is not None
         super().__init__(run)
         if eager:
-            self.slowest_s = 0.0
+            self.pace.slowest_s = 0.0
         self._ranks = ranks
         self.seen: dict[int, list[tuple[int, int]]] = {rank: [] for rank in ranks}
         self.frames = 0

@@ -17,7 +17,9 @@ from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.messages import Received, State
 from ddptop.sources import live as live_module
-from ddptop.sources.live import LiveSource, aged_frame
+from ddptop.sources import request_pace
+from ddptop.sources.live import LiveSource, LocalLink, aged_frame, final_frame
+from ddptop.sources.request_pace import RequestPace
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
 from tests.made_up_run import hello, run_message, write_recording
@@ -147,8 +149,9 @@ def test_the_last_frame_of_a_run_stays(play, monkeypatch):
     play.send(make_frame("failed"))
     play.wait_for(lambda: play.source.latest() is not None)
     (play.run.directory / "run.json").unlink()
-    asked = play.source._aged
-    play.wait_for(lambda: play.source._aged > asked)
+    asked = []
+    monkeypatch.setattr(LocalLink, "is_running", lambda _: bool(asked.append(1)))
+    play.wait_for(lambda: asked)
     assert play.source.latest().run.state == "failed"
     assert play.source.status() == "the run has failed"
 
@@ -156,19 +159,21 @@ def test_the_last_frame_of_a_run_stays(play, monkeypatch):
 def test_a_source_closes_while_its_thread_is_stuck(play, monkeypatch):
     stuck, released = threading.Event(), threading.Event()
 
-    def wait_for_ever(self, link):
+    def wait_for_ever(link, ms):
+        threads.append(threading.current_thread())
         stuck.set()
         released.wait()
 
-    monkeypatch.setattr(live_module.CollectorSource, "_receive_frames", wait_for_ever)
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(LocalLink, "wait_for_frame", wait_for_ever)
     try:
         play.source.start()
         assert stuck.wait(20)
         play.source.close()
-        assert not released.is_set() and play.source._thread.is_alive()
+        assert not released.is_set() and threads[0].is_alive()
     finally:
         released.set()
-        play.source._thread.join(20)
+        threads[0].join(20)
 
 
 def test_without_a_collector_it_says_so(play):
@@ -194,17 +199,16 @@ def test_a_run_that_ended_before_its_first_frame_came_is_shown_as_it_ended(play,
         play.source.close()
 
 
-def test_the_last_picture_has_the_history_that_begins_first(play, tmp_path):
+def test_the_last_picture_has_the_history_that_begins_first(tmp_path):
     """The tail of the recording has more points than bins of steps: of fewer steps."""
     path = tmp_path / "run.ddptop"
     write_recording(path, count=100)
     whole = make_frame(points=20).history
     whole = replace(whole, time_s=np.linspace(0.0, 3600.0, 20), early=12)
-    source = LiveSource(replace(play.run, recording=str(path)))
-    end = source._final_frame(replace(make_frame(), history=whole))
+    end = final_frame(replace(make_frame(), history=whole), str(path))
     assert end.run.state == "finished"
     assert end.history is whole
-    assert len(source._final_frame(make_frame(points=1)).history.step) == 100
+    assert len(final_frame(make_frame(points=1), str(path)).history.step) == 100
 
 
 def test_what_replay_can_do_does_nothing_here(play):
@@ -224,62 +228,63 @@ def test_an_aged_frame_calls_nobody_live():
     assert older.unix_s == frame.unix_s + 2.0
 
 
-def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
-    source, spent = play.source, iter(np.arange(0, 100, 0.009))
-    monkeypatch.setattr(live_module.time, "process_time", lambda: float(next(spent)))
-    pauses = []
-    for _ in range(12):
-        source._complete_frame(State(1, 0, encode_frame(make_frame())))
-        pauses.append(source._pause_s)
+ALL = (-1, "")
+
+
+def test_frames_that_cost_much_are_asked_for_more_rarely(monkeypatch):
+    spent = iter(np.arange(0, 100, 0.009))
+    monkeypatch.setattr(request_pace.time, "process_time", lambda: float(next(spent)))
+    pace, pauses = RequestPace(), []
+
+    def note_frames(count, *spent_s):
+        nonlocal spent
+        spent = iter(spent_s) if spent_s else spent
+        for _ in range(count):
+            pace.note_frame(is_whole=True)
+            pauses.append(pace.pause_s)
+
+    note_frames(12)
     assert pauses[0] == 0, "what it takes to start is not the cost of a frame"
-    assert pauses[-1] == pytest.approx(0.009 / live_module.CPU_SHARE)
-    spent = iter((100.0, 200.0, 300.0))
-    source._complete_frame(State(1, 0, encode_frame(make_frame())))
-    assert source._pause_s == pytest.approx(pauses[-1]), "neither is a key that was pressed once"
-    source._costs_s.extend([1.0] * 9)
-    source._complete_frame(State(1, 0, encode_frame(make_frame())))
-    assert source._pause_s == live_module.SLOWEST_S
-    source.slowest_s = 0.1
-    source._complete_frame(State(1, 0, encode_frame(make_frame())))
-    assert source._pause_s == 0.1
+    assert pauses[-1] == pytest.approx(0.009 / request_pace.CPU_SHARE)
+    note_frames(1, 100.0)
+    assert pauses[-1] == pytest.approx(pauses[-2]), "neither is a key that was pressed once"
+    note_frames(9, *range(101, 110))
+    assert pauses[-1] == request_pace.SLOWEST_S
+    pace.slowest_s = 0.1
+    note_frames(1, 110.0)
+    assert pauses[-1] == 0.1
 
 
 def test_the_next_frame_is_asked_for_when_the_last_one_was_taken(play):
-    source, asked = play.source, []
-    link = SimpleNamespace(grant_credit=lambda credit: not asked.append(credit))
-    source.slowest_s = 3600.0
-    source._frame = source._live = make_frame()
-    source._grant_credit(link)
-    assert asked == []
-    assert source.latest() is source._frame
-    source._grant_credit(link)
-    assert len(asked) == 1
+    source = play.source
+    source.pace.slowest_s = 3600.0
+    source.start()
+    play.send(make_frame())
+    play.wait_for(lambda: source.status() is None)
+    asked_s = time.monotonic()
+    assert not source.pace.is_due(ALL, asked_s, is_taken=False)
+    source.latest()
+    play.credit()
 
 
-def test_the_pause_counts_from_one_request_to_the_next_and_not_from_the_frame(play):
-    source, asked = play.source, []
-    link = SimpleNamespace(grant_credit=lambda credit: not asked.append(credit))
-    source._frame = source._live = source._taken = make_frame()
-    source._pause_s, source._received_s = 100.0, time.monotonic()
-    source._asked = source._received_s - 99.0
-    source._grant_credit(link)
-    assert asked == []
-    source._asked -= 2.0
-    source._grant_credit(link)
-    assert len(asked) == 1
+def test_the_pause_counts_from_one_request_to_the_next_and_not_from_the_frame():
+    pace = RequestPace()
+    pace.note_request(ALL, 1000.0)
+    pace.is_owed, pace.pause_s = False, 100.0
+    assert not pace.is_due(ALL, 1099.0, is_taken=True)
+    assert pace.is_due(ALL, 1101.0, is_taken=True)
 
 
 def test_a_new_wish_does_not_wait_for_the_pause(play):
     source = play.source
-    source.slowest_s = 3600.0
-    source._costs_s.extend([1000.0] * 9)
+    source.pace.slowest_s = 3600.0
     source.start()
-    play.send(make_frame())
-    play.wait_for(lambda: source.latest() is not None and source._pause_s > 1000)
+    play.send(make_frame())  # nobody takes it
+    play.wait_for(lambda: source.status() is None)
     source.focus(1)
     assert play.credit(lambda credit: credit.focus == 1)
     play.send(make_frame())
-    play.wait_for(lambda: not source._owed)
+    play.wait_for(lambda: not source.pace.is_owed)
     source.request("timeline")
     assert play.credit(lambda credit: credit.want == "timeline")
 
@@ -291,7 +296,8 @@ def test_an_internal_error_is_shown_and_reading_starts_over(play, monkeypatch):
     play.send(make_frame(points=10))
     play.wait_for(lambda: source.latest() is not None)
     with monkeypatch.context() as broken:
-        broken.setattr(live_module.LiveSource, "_age_last_frame", lambda source: 1 // 0)
+        broken.setattr(live_module, "SILENT_S", 0.0)
+        broken.setattr(LocalLink, "is_running", lambda _: 1 // 0)
         play.wait_for(lambda: source.failure() is not None)
         assert source.failure().startswith("internal error: ZeroDivisionError: ")
         assert source.latest().run.state == "stale"

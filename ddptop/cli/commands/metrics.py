@@ -83,7 +83,7 @@ class Metrics(Command):
         run = _find_live_run(options.run)
         source = LiveSource(run)
         # A scrape is to be fresh, also where a screen would ask for fewer frames.
-        source.slowest_s = FRESH_S
+        source.pace.slowest_s = FRESH_S
         with ExitStack() as stack:
             take: Callable[[Frame], None] | None = None
             if options.textfile is not None:

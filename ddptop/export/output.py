@@ -9,10 +9,11 @@ import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
+from ddptop.export.formats import FORMATS
 from ddptop.export.reading import ExportError
-from ddptop.export.tables import CsvSink, JsonSink
 from ddptop.host.installation import install_command
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 """Stands for standard output."""
 
-ENDINGS = {"perfetto": ".pftrace", "parquet": "-parquet", "csv": "-csv", "json": ".jsonl"}
-"""By format, how the name of the output ends; `-`: a folder of tables."""
-
 
 def write_export(
     recording: Recording, form: str, path: Path, selection: Selection, *, force: bool = False
@@ -36,23 +34,18 @@ def write_export(
     Raises ExportError where the recording has no such step or rank, or the package for the format is missing;
     FileExistsError where something is there and not `force`; OSError where it cannot be written.
     """
+    chosen = FORMATS[form]
     try:
-        if form == "parquet":
-            from ddptop.export.parquet import ParquetSink
-        elif form == "perfetto":
-            from ddptop.export.perfetto import PerfettoSink
-    # By the module that is missing: only these formats need a package.
+        make_sink = resolve_name(chosen.sink)
     except ModuleNotFoundError:
-        package = "pyarrow" if form == "parquet" else form
-        raise ExportError(f"--to {form} needs {package}: {install_command(form)}") from None
-    with output_at(path, force, folder=ENDINGS[form].startswith("-")) as to:
-        if form in ("csv", "parquet"):
-            make_sink = CsvSink if form == "csv" else ParquetSink
+        raise ExportError(f"--to {form} needs {chosen.package}: {install_command(form)}") from None
+    with output_at(path, force, folder=chosen.is_folder) as to:
+        if chosen.is_folder:
             with closing(make_sink(recording, selection, to)) as sink:
-                return sink.export()
+                return cast("End", sink.export())
         # A copy of the descriptor: closing this file must not close stdout.
         with os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path == STDOUT else to.open("wb") as file:
-            return (JsonSink if form == "json" else PerfettoSink)(recording, selection, file).export()
+            return cast("End", make_sink(recording, selection, file).export())
 
 
 @contextmanager

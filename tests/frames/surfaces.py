@@ -1,9 +1,13 @@
-"""On which surfaces a figure is shown: `python -m tests.frames.surfaces NAME RECORDING` prints them."""
+"""On which surfaces a figure is shown: `python -m tests.frames.surfaces NAME RECORDING` prints them.
+
+RECORDING is written: a made-up run, whose ranks report what this process measures of itself.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.schema import schema
 from ddptop.frames.snapshot import snapshot
+from ddptop.protocol.messages import Received
 from ddptop.recording.reader import Recording
 from ddptop.render.context import RenderContext
 from ddptop.render.metrics import explain_figure
@@ -25,10 +30,12 @@ from ddptop.report.build import read_report
 from ddptop.report.content import as_data
 from ddptop.report.tables import rank_table
 from ddptop.sources.replay import frame_at
+from ddptop.training.disk_reads import DiskReads
 from ddptop.tui.views.compare import FIGURES_OF_RANKS
 from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
 from ddptop.tui.views.rank_order import SORTS
 from tests.frames.metrics_document import metrics_document
+from tests.made_up_run import START_NS, a_run, write
 
 SURFACES = frozenset(
     {
@@ -74,5 +81,18 @@ def surfaces_of(name: str, path: Path) -> set[str]:
     return {surface for surface, is_shown in shown.items() if is_shown}
 
 
+def write_measured_run(path: Path) -> None:
+    """A run of two ranks, each of which has sent a reading of this process."""
+    reads, t_ns = DiskReads(), START_NS + 1_000_000  # before the first steps
+    assert reads.take_reading(1) is None
+    reading = reads.take_reading(2)
+    assert reading is not None
+    # At least one byte: a column of zeros is not shown.
+    reading = replace(reading, t_ns=t_ns, step_read_bytes=1 + reading.step_read_bytes)
+    readings = [Received(t_ns, rank, 1000 + rank, 99, reading) for rank in range(2)]
+    write(path, sorted([*a_run(60), *readings], key=lambda received: received.t_ns))
+
+
 if __name__ == "__main__":
+    write_measured_run(Path(sys.argv[2]))
     print(json.dumps(sorted(surfaces_of(sys.argv[1], Path(sys.argv[2])))))

@@ -11,16 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.protocol.machine import Disk
-from ddptop.protocol.messages import Received
 from tests.architecture.shape import PACKAGE, ROOT
-from tests.frames.surfaces import SURFACES, surfaces_of
-from tests.made_up_run import START_NS, a_run, write
+from tests.frames.surfaces import SURFACES, surfaces_of, write_measured_run
 
 RECORDINGS = ROOT / "tests" / "recording"
-
-MOST_FILES = 3
-"""Files that a new figure may change, what the rank sends included."""
 
 DECLARATION = """
     Figure(
@@ -36,23 +30,28 @@ DECLARATION = """
         in_report=True,
         report=FigureColumn(place=1_000, keep=1),
         formula="a dummy",
-        source="ddptop/analysis/to_frame/tables.py",
+        source="ddptop/training/disk_reads.py",
     ),"""
 
 CHANGES = {
+    "protocol/machine.py": {
+        "    step_read_bytes: Size\n": "    step_read_bytes: Size\n    dummy_ms: Quantity | None = None\n",
+    },
+    "training/disk_reads.py": {
+        "time.monotonic_ns(), max(": "t_ns=time.monotonic_ns(), dummy_ms=7.0, step_read_bytes=max(",
+    },
     "frames/figures.py": {
         "\nFIGURES = (": f"\nFIGURES = ({DECLARATION}",
         "    individual_score: Column": "    individual_score: Column\n    dummy_ms: Column",
     },
-    "analysis/to_frame/tables.py": {
-        "return Ranks(": "return Ranks(\n        dummy_ms=np.full(state.world, 7.0, np.float32),",
-    },
 }
-"""By file, each text and what takes its place."""
+"""By file, each text and what takes its place: what a rank sends, its measurement, and the declaration."""
 
 
-def test_a_dummy_figure_is_everywhere_though_few_files_name_it(tmp_path: Path) -> None:
-    assert len(CHANGES) < MOST_FILES, "what the rank sends is one more"
+def test_a_dummy_figure_that_ranks_measure_and_send_is_everywhere_with_three_files_changed(
+    tmp_path: Path,
+) -> None:
+    assert len(CHANGES) == 3
     shutil.copytree(PACKAGE, tmp_path / "ddptop", ignore=shutil.ignore_patterns("__pycache__"))
     for name, changes in CHANGES.items():
         path = tmp_path / "ddptop" / name
@@ -62,7 +61,7 @@ def test_a_dummy_figure_is_everywhere_though_few_files_name_it(tmp_path: Path) -
             text = text.replace(before, after)
         path.write_text(text, encoding="utf-8")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    command = [sys.executable, "-m", "tests.frames.surfaces", "dummy_ms", RECORDINGS / "data/columns.ddptop"]
+    command = [sys.executable, "-m", "tests.frames.surfaces", "dummy_ms", tmp_path / "run.ddptop"]
     done = subprocess.run(
         command,
         cwd=tmp_path,
@@ -81,7 +80,5 @@ def test_the_memory_of_torchs_allocator_is_everywhere(name: str) -> None:
 
 
 def test_what_a_rank_reads_from_disk_is_everywhere(tmp_path: Path) -> None:
-    path, t_ns = tmp_path / "run.ddptop", START_NS + 1_000_000  # before the first steps
-    readings = [Received(t_ns, rank, 1000 + rank, 99, Disk(t_ns, 5_000_000)) for rank in range(2)]
-    write(path, sorted([*a_run(60), *readings], key=lambda received: received.t_ns))
-    assert surfaces_of("step_read_bytes", path) == SURFACES
+    write_measured_run(tmp_path / "run.ddptop")
+    assert surfaces_of("step_read_bytes", tmp_path / "run.ddptop") == SURFACES

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.export.formats import FORMATS
 from ddptop.protocol.outlets import print_text
 
-FORMATS = ("perfetto", "parquet", "csv", "json")
+FOLDERS = " and ".join(name for name, form in FORMATS.items() if form.is_folder)
+FILES = " or ".join(name for name, form in FORMATS.items() if not form.is_folder)
 
 
 class Export(Command):
@@ -31,9 +33,7 @@ class Export(Command):
         what = "a recording, or the name of a run or its beginning (default: the newest)"
         parser.add_argument("file", nargs="?", metavar="FILE", help=what)
         parser.add_argument("--to", choices=FORMATS, required=True, metavar="FORMAT", help=", ".join(FORMATS))
-        where = (
-            "the file, or the folder for parquet and csv; -: standard output (default: the recording's name)"
-        )
+        where = f"the file, or the folder for {FOLDERS}; -: standard output (default: the recording's name)"
         parser.add_argument("-o", "--output", metavar="PATH", help=where)
         which = "only steps A to B - 1; A or B may be left out"
         parser.add_argument(
@@ -47,13 +47,14 @@ class Export(Command):
         from ddptop.cli.find import SUFFIX, read_whole, recording_of
 
         with read_whole(recording_of(options.file), "exporting") as recording:
-            from ddptop.export.output import ENDINGS, STDOUT, write_export
+            from ddptop.export.output import STDOUT, write_export
             from ddptop.export.reading import ExportError, Selection
 
             name = recording.path.name.removesuffix(SUFFIX)
-            path = Path(options.output or f"{name}{ENDINGS[options.to]}")
-            if path == STDOUT and (options.to in ("parquet", "csv") or sys.stdout.isatty()):
-                raise CliError("-o - is for perfetto or json, into a pipe or a file", Exit.USAGE)
+            form = FORMATS[options.to]
+            path = Path(options.output or f"{name}{form.ending}")
+            if path == STDOUT and (form.is_folder or sys.stdout.isatty()):
+                raise CliError(f"-o - is for {FILES}, into a pipe or a file", Exit.USAGE)
             first, stop = options.steps
             selection = Selection(first, stop, options.ranks)
             code = Exit.USAGE

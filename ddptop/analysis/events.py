@@ -246,7 +246,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
     elif event.kind == "not_initialized":
         _on_not_initialized(state, event, t_ns)
     elif event.kind in ("recording", "thinned"):
-        state.kept_every = _whole(event.fields.get("every")) or state.kept_every
+        state.kept_every = _integer_or_none(event.fields.get("every")) or state.kept_every
         beats_s = event.fields.get("beats_s")
         if isinstance(beats_s, (int, float)) and beats_s > 1:
             state.interruptions.unkept_ns = int(beats_s * 1e9)
@@ -255,7 +255,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
             state.recording_trouble = (t_ns, text)
             state.log.add(state.unix_s(t_ns), "recording", text)
     elif event.kind == "rank_returned":
-        return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
+        return_to_session(state, _integer_or_none(event.fields.get("session")) or 0, t_ns)
         _log(state, event, "reports again: the process that replaced it has exited", t_ns)
     elif event.kind == "refused_messages":
         _on_refused(state, event, t_ns)
@@ -271,14 +271,14 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
     elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
         state.analyser_results[event.kind] = (
-            _whole(event.fields.get("asked_ns")) or 0,
+            _integer_or_none(event.fields.get("asked_ns")) or 0,
             tuple(map(str, texts)),
         )
     elif event.kind == "interruption":
-        state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
+        state.interruptions.add(_integer_or_none(event.fields.get("from_ns")) or t_ns, t_ns)
         state.log.add(state.unix_s(t_ns), event.kind, _text(event))
     elif event.kind == "detail_thinned":
-        thins = _whole(event.fields.get("thin")) is not None
+        thins = _integer_or_none(event.fields.get("thin")) is not None
         state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
     elif event.kind == "collector_restart":
         state.interruptions.add(state.newest_ns, t_ns)
@@ -403,7 +403,7 @@ take longer on some ranks."""
 
 def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     """A rank that has not reported yet, and others wait for it: from now on the group is shown."""
-    world, late_s = _whole(event.fields.get("world")) or 0, event.fields.get("late_s")
+    world, late_s = _integer_or_none(event.fields.get("world")) or 0, event.fields.get("late_s")
     if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
         return
     if late_s < LATE_STALLS * state.stall_s or (state.world and event.rank >= state.world):
@@ -425,7 +425,10 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
     """After a restart, ranks have been in init_process_group for some time: the processes before are gone."""
-    world, restart = _whole(event.fields.get("world")) or 0, _whole(event.fields.get("restart")) or 0
+    world, restart = (
+        _integer_or_none(event.fields.get("world")) or 0,
+        _integer_or_none(event.fields.get("restart")) or 0,
+    )
     for_s, words = event.fields.get("for_s"), str(event.fields.get("ranks") or "").split()
     if not isinstance(for_s, (int, float)) or not restart or not 0 < world <= MAX_SHOWN_WORLD:
         return
@@ -521,7 +524,7 @@ def _on_unrecorded(state: RunState, event: Event, rank_state: RankState, t_ns: i
 
     A replay has a gap in their place, or its end. The live run had them.
     """
-    rows, steps = _whole(event.fields.get("rows")), _whole(event.fields.get("steps"))
+    rows, steps = _integer_or_none(event.fields.get("rows")), _integer_or_none(event.fields.get("steps"))
     session = state.session_of(rank_state)
     if rows is None or steps is None or session is None:
         return
@@ -571,5 +574,5 @@ def _text(event: Event) -> str:
     return str(event.fields.get("message") or event.fields.get("note") or "")
 
 
-def _whole(value: Scalar) -> int | None:
+def _integer_or_none(value: Scalar) -> int | None:
     return value if isinstance(value, int) and value > 0 else None

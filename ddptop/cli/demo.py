@@ -278,7 +278,7 @@ def watch_run(
     from ddptop.cli.demo_source import DemoSource
 
     if mode is show.Mode.SCREEN:
-        first_picture.begin("the demo is starting")
+        first_picture.show_first_page("the demo is starting")
     else:
         wait_with_notes(start)
 

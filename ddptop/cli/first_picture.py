@@ -28,7 +28,7 @@ _is_shown = False
 _picture = ""
 
 
-def begin(waits_for: str) -> None:
+def show_first_page(waits_for: str) -> None:
     """Show what is waited for, in the middle of the terminal."""
     global _is_shown, _picture  # a process has one terminal
     # The stream as Python opened it: Textual draws there, too.
@@ -50,14 +50,14 @@ def begin(waits_for: str) -> None:
     _write(_picture)
 
 
-def hand_over() -> None:
+def leave_to_screen() -> None:
     """The screen draws over it, and leaves the page in the end."""
     global _is_shown
     _is_shown = False
     _stop_handling()
 
 
-def end() -> None:
+def remove_first_page() -> None:
     """Back to the first page, where no screen has come."""
     global _is_shown
     if _is_shown:

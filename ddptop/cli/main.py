@@ -72,7 +72,7 @@ def _run_words(argv: list[str]) -> int:
         try:
             code = command.run(command.parse(words))
         finally:
-            first_picture.end()
+            first_picture.remove_first_page()
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

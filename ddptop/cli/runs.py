@@ -72,7 +72,7 @@ def _describe_place(entry: RunChoice) -> str:
     return (entry.note if entry.live else None) or entry.path or "-"
 
 
-def as_json(entry: RunChoice) -> dict[str, object]:
+def run_as_json(entry: RunChoice) -> dict[str, object]:
     """The entry as `ddptop ls --json` gives it."""
     return {
         "name": entry.name,

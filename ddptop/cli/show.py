@@ -209,7 +209,7 @@ def _show_screen(
             stack.enter_context(_closed_on(until, app))
             stack.enter_context(failures_shown(app))
             # The terminal's second page stays: the screen draws on it.
-            first_picture.hand_over()
+            first_picture.leave_to_screen()
             app.run()
     # Also after an error, so that the terminal has what the screen could not show.
     finally:
@@ -274,7 +274,7 @@ def _print_changes(source: Source, settings: Settings, until: threading.Event | 
 
     due = time.monotonic()
     for frame in follow_frames(source, until):
-        if _is_last(frame) or time.monotonic() >= due:
+        if _is_last_frame(frame) or time.monotonic() >= due:
             line = watch_line(frame)
             print_text(to_ascii(line) if settings.ascii else line, flush=True)
             # Counted from the last due moment, so that a line a second stays one.
@@ -290,7 +290,7 @@ def follow_frames(source: Source, until: threading.Event | None = None) -> Itera
     frame = first_frame(source, until=until)
     well = time.monotonic()
     yield frame
-    while not _is_last(frame):
+    while not _is_last_frame(frame):
         time.sleep(POLL_S)
         newer, now_s = source.latest() or frame, time.monotonic()
         trouble = source.status()
@@ -305,7 +305,7 @@ def follow_frames(source: Source, until: threading.Event | None = None) -> Itera
         yield frame
 
 
-def _is_last(frame: Frame) -> bool:
+def _is_last_frame(frame: Frame) -> bool:
     from ddptop.sources.base import is_over
 
     played = frame.playback

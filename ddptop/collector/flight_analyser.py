@@ -121,7 +121,7 @@ class FlightAnalyser:
         """The descriptor of the folder of kept dumps, made if there is none; nothing where it cannot be."""
         if self._kept is None and self._recording is not None:
             try:
-                self._kept = _make_folder(self._recording.with_name(self._recording.name + _SUFFIX))
+                self._kept = _make_new_folder(self._recording.with_name(self._recording.name + _SUFFIX))
             except (OSError, RunDirectoryError) as error:
                 # Not tried again: what prevents it, such as a folder of another user, does not go away.
                 self._recording = None
@@ -161,7 +161,7 @@ class FlightAnalyser:
             print_text(f"ddptop collector: torch's flight recorder analyser: {why}", file=sys.stderr)
 
 
-def _make_folder(path: Path) -> int:
+def _make_new_folder(path: Path) -> int:
     """A descriptor of a new, private folder called `path`, with a number appended where that is taken.
 
     Raises OSError; RunDirectoryError where another user could replace it.

@@ -126,7 +126,7 @@ def _unsafe_families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_straggler(frame)
     yield from _of_ledger(frame)
     shown = ranks_shown(frame)
-    yield from _of_ranks(frame, shown)
+    yield from _families_of_ranks(frame, shown)
     if len(frame.ranks.host) > MOST_RANKS:
         yield from _step_histograms(frame)
 
@@ -220,7 +220,7 @@ def _of_ledger(frame: Frame) -> Iterator[Family]:
         yield Family(name, "ratio", f"Share of all ranks' time that they waited for each other, {over}", lost)
 
 
-def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
+def _families_of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
     ranks = frame.ranks
     about = {rank: {"rank": str(rank), "host": ranks.host[rank]} for rank in shown}
     left_out = float(len(ranks.host) - len(shown))

@@ -78,11 +78,13 @@ def epoch_phrase(progress: EpochProgress, *, short: bool = False) -> str:
     of_batches = "" if progress.batches is None else f"/{count(progress.batches)}"
     left_s = progress.epoch_left_s
     left_in_it = "" if short or left_s is None else f" · {duration(left_s)} left in it"
-    rate = "" if short or progress.samples_per_s is None else f" · {samples_phrase(progress.samples_per_s)}"
+    rate = (
+        "" if short or progress.samples_per_s is None else f" · {sample_rate_phrase(progress.samples_per_s)}"
+    )
     return f"epoch {progress.epoch} · batch {count(progress.batch)}{of_batches}{left_in_it}{rate}"
 
 
-def samples_phrase(samples_per_s: float) -> str:
+def sample_rate_phrase(samples_per_s: float) -> str:
     """`2,400 samples/s`, of all ranks together."""
     return f"{fixed(samples_per_s, 0 if samples_per_s >= FEW_SAMPLES else 1)} samples/s"
 

@@ -42,10 +42,10 @@ COLUMN = float
 def schema() -> Node:
     """The schema of what `snapshot` returns."""
     number = {"type": ["number", "null"]}
-    call = _fields_of(stall.Call, snapshot.CALL_FIELDS)
-    trace = _object_of(thread={"type": "string"}, main={"type": "boolean"}, calls=_list_of(call))
-    position = _fields_of(stall.RankPosition, snapshot.POSITION_FIELDS)
-    position = _with_keys(position, user_call=_or_null(call), traces=_list_of(trace))
+    call = _object_with(stall.Call, snapshot.CALL_FIELDS)
+    trace = _object_of(thread={"type": "string"}, main={"type": "boolean"}, calls=_array_of(call))
+    position = _object_with(stall.RankPosition, snapshot.POSITION_FIELDS)
+    position = _with_keys(position, user_call=_or_null(call), traces=_array_of(trace))
     group = _group_node()
     run = (
         "name",
@@ -61,11 +61,11 @@ def schema() -> Node:
         "argv",
         "torch",
     )
-    card = _fields_of(frame.RunInfo, ("card",))["properties"]["card"]
-    gpu = _fields_of(
+    card = _object_with(frame.RunInfo, ("card",))["properties"]["card"]
+    gpu = _object_with(
         frame.GpuFacts, (column.name for column in fields(frame.GpuFacts) if column.name != "rank")
     )
-    ranks = _fields_of(figures.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS))
+    ranks = _object_with(figures.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS))
     text = {"type": ["string", "null"]}
     states = {"enum": [*get_args(vocabulary.RankStatus)]}
     ranks = _with_keys(
@@ -73,75 +73,75 @@ def schema() -> Node:
         joined={"type": ["boolean", "null"]}, gpu=_or_null(gpu),
     )  # fmt: skip
     straggler = _with_keys(
-        _fields_of(
+        _object_with(
             frame.Straggler, (column.name for column in fields(frame.Straggler) if column.name != "rare")
         ),
         throttle=text,
         waits_for=text,
         group=text,
-        rare=_or_null(_fields_of(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))),
+        rare=_or_null(_object_with(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))),
     )
-    logged = _fields_of(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
-    alert = _fields_of(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
+    logged = _object_with(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
+    alert = _object_with(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
     cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
-    stalled = _fields_of(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
+    stalled = _object_with(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
     waited_for = _with_keys(
-        _fields_of(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),
+        _object_with(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),
         seconds={"type": "number"},
-        lines=_list_of(_object_of(at={"type": "string"}, share_pct=number)),
+        lines=_array_of(_object_of(at={"type": "string"}, share_pct=number)),
     )
-    skew = _with_keys(_fields_of(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_list_of(waited_for))
+    skew = _with_keys(_object_with(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_array_of(waited_for))
     seconds = _object_of(**dict.fromkeys(ledger.LEDGER_CLASSES, number))
     of_rank = _object_of(rank={"type": "integer"}, elapsed_s=number, seconds=seconds)
-    whole_ledger = _with_keys(skew, elapsed_s=number, scaled_s=number, ranks=_list_of(of_rank), recent=skew)
-    losses = _list_of(_fields_of(bill.Loss, snapshot.LOSS_FIELDS))
+    whole_ledger = _with_keys(skew, elapsed_s=number, scaled_s=number, ranks=_array_of(of_rank), recent=skew)
+    losses = _array_of(_object_with(bill.Loss, snapshot.LOSS_FIELDS))
     whole_ledger = _with_keys(whole_ledger, losses=losses)
     whole_snapshot = _object_of(
         schema={"const": snapshot.SCHEMA},
         source={"enum": [*get_args(vocabulary.FrameSource)]},
-        run=_with_keys(_fields_of(frame.RunInfo, run), ddp=card, card=card),
+        run=_with_keys(_object_with(frame.RunInfo, run), ddp=card, card=card),
         group=group,
-        ranks=_list_of(ranks),
-        buckets=_list_of(_fields_of(frame.BucketFigures, snapshot.BUCKET_FIELDS)),
-        process_groups=_list_of(
-            _fields_of(
+        ranks=_array_of(ranks),
+        buckets=_array_of(_object_with(frame.BucketFigures, snapshot.BUCKET_FIELDS)),
+        process_groups=_array_of(
+            _object_with(
                 process_groups.ProcessGroupFigures,
                 (*snapshot.PROCESS_GROUP_FIELDS, "ranks", "rank_lateness_ms"),
             )
         ),
-        verdict=_fields_of(verdict.Verdict, ("kind", "sign", "sentence", "detail")),
+        verdict=_object_with(verdict.Verdict, ("kind", "sign", "sentence", "detail")),
         straggler=_or_null(straggler),
-        suspect=_or_null(_fields_of(frame.Suspect, snapshot.SUSPECT_FIELDS)),
-        alerts=_list_of(alert),
-        hosts=_list_of(_fields_of(hosts.HostFigures, snapshot.HOST_FIELDS)),
-        clocks=_list_of(_fields_of(frame.Clocks, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s"))),
+        suspect=_or_null(_object_with(frame.Suspect, snapshot.SUSPECT_FIELDS)),
+        alerts=_array_of(alert),
+        hosts=_array_of(_object_with(hosts.HostFigures, snapshot.HOST_FIELDS)),
+        clocks=_array_of(_object_with(frame.Clocks, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s"))),
         ledger=_or_null(whole_ledger),
         overhead=_with_keys(
-            _fields_of(overhead.Overhead, cost),
-            measured=_or_null(_fields_of(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),
+            _object_with(overhead.Overhead, cost),
+            measured=_or_null(_object_with(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),
             collector_pct=_node_of_type("collector_pct", float),
         ),
-        activities=_list_of(_fields_of(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
-        sampled=_list_of(
+        activities=_array_of(_object_with(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
+        sampled=_array_of(
             _with_keys(
-                _fields_of(sampled_stack.SampledStack, (*snapshot.SAMPLED_FIELDS, "workers")),
+                _object_with(sampled_stack.SampledStack, (*snapshot.SAMPLED_FIELDS, "workers")),
                 line={"type": ["string", "null"]},
                 share_pct=number,
-                calls=_list_of(_fields_of(sampled_stack.StackShare, snapshot.SHARE_FIELDS)),
+                calls=_array_of(_object_with(sampled_stack.StackShare, snapshot.SHARE_FIELDS)),
             )
         ),
-        progress=_or_null(_fields_of(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
+        progress=_or_null(_object_with(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
         start=_or_null(
             _with_keys(
-                _fields_of(start.StartStatus, ("milestone", "behind", "since_s")),
-                ranks=_list_of(_fields_of(start.RankStart, snapshot.RANK_START_FIELDS)),
+                _object_with(start.StartStatus, ("milestone", "behind", "since_s")),
+                ranks=_array_of(_object_with(start.RankStart, snapshot.RANK_START_FIELDS)),
             )
         ),
         logged={"type": "object", "additionalProperties": logged},
-        stall=_or_null(_with_keys(stalled, **snapshot.with_old_names({"positions": _list_of(position)}))),
-        deaths=_list_of(
+        stall=_or_null(_with_keys(stalled, **snapshot.with_old_names({"positions": _array_of(position)}))),
+        deaths=_array_of(
             _with_keys(
-                _fields_of(stall.Death, snapshot.DEATH_FIELDS),
+                _object_with(stall.Death, snapshot.DEATH_FIELDS),
                 **snapshot.with_old_names({"position": position}),
             )
         ),
@@ -157,12 +157,12 @@ def schema() -> Node:
 def _group_node() -> Node:
     """The figures of the group, some of them in objects of their own."""
     paths = {figure.name: figure.path for figure in figures.GROUP_FIGURES}
-    kinds = _fields_of(frame.GroupFigures, paths)["properties"]
+    kinds = _object_with(frame.GroupFigures, paths)["properties"]
     nodes = snapshot.nested({path: kinds[name] for name, path in paths.items()})
     return _object_of(**{key: node if "type" in node else _object_of(**node) for key, node in nodes.items()})
 
 
-def _fields_of(kind: type, names: Iterable[str]) -> Node:
+def _object_with(kind: type, names: Iterable[str]) -> Node:
     """Some fields of a dataclass as an object."""
     known_types = {
         **vars(vocabulary),
@@ -192,7 +192,7 @@ def _node_of_type(name: str, hint: Any) -> Node:
     if origin is Literal:
         return {"enum": [*arguments]}
     if origin is tuple:
-        return _list_of(_node_of_type(name, arguments[0]))
+        return _array_of(_node_of_type(name, arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _node_of_type(name, arguments[1])}
     if hint is float:
@@ -211,7 +211,7 @@ def _or_null(node: Node) -> Node:
     return {**node, "type": [*dict.fromkeys([*_types_of(node), "null"])]}
 
 
-def _list_of(node: Node) -> Node:
+def _array_of(node: Node) -> Node:
     return {"type": "array", "items": node}
 
 

@@ -176,13 +176,13 @@ def ledger_as_json(ledger: Ledger, stacks: Sequence[SampledStack]) -> dict[str, 
             }
             for rank, (elapsed_s, seconds) in enumerate(by_rank)
         ],
-        **_skew_cost(ledger.run, stacks),
-        "recent": _skew_cost(ledger.recent, stacks),
+        **_skew_cost_as_json(ledger.run, stacks),
+        "recent": _skew_cost_as_json(ledger.recent, stacks),
         "losses": [_pick_fields(loss, LOSS_FIELDS) for loss in bill_of(ledger).losses],
     }
 
 
-def _skew_cost(cost: SkewCost, stacks: Sequence[SampledStack]) -> dict[str, object]:
+def _skew_cost_as_json(cost: SkewCost, stacks: Sequence[SampledStack]) -> dict[str, object]:
     return {
         **_pick_fields(cost, SKEW_FIELDS),
         "rank_seconds": tidy("_s", cost.rank_seconds),
@@ -304,7 +304,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ranks_as_json(frame: Frame) -> list[dict[str, object]]:
     ranks = frame.ranks
-    gpus = {facts.rank: as_json(facts) for facts in frame.gpus}
+    gpus = {facts.rank: gpu_as_json(facts) for facts in frame.gpus}
 
     def listed(name: str) -> list[object]:
         column: Column = getattr(ranks, name)
@@ -398,6 +398,6 @@ def _clocks_as_json(frame: Frame) -> list[dict[str, object]]:
     ]
 
 
-def as_json(facts: GpuFacts) -> dict[str, object]:
+def gpu_as_json(facts: GpuFacts) -> dict[str, object]:
     """The `gpu` of a rank in the snapshot."""
     return {name: value for name, value in asdict(facts).items() if name != "rank"}

@@ -65,7 +65,7 @@ def request_end(member: int) -> bool:
     A failed attempt at the exclusive lock releases the shared one (flock(2)). So of two members that leave at
     the same time the first may get the lock after the second, which has requested the end, has closed it.
     """
-    if not _is_last(member):
+    if not _is_last_member(member):
         return False
     # Read and written under the exclusive lock, so that exactly one member asks.
     with suppress(OSError):
@@ -75,7 +75,7 @@ def request_end(member: int) -> bool:
     return True
 
 
-def _is_last(member: int) -> bool:
+def _is_last_member(member: int) -> bool:
     """Whether no other process is a member."""
     if _try_lock(member, fcntl.LOCK_EX):
         return True
@@ -102,7 +102,7 @@ def has_members(folder: Path) -> bool:
     except OSError:
         return False  # none has ever been, or the folder is gone
     try:
-        return not _is_last(descriptor)
+        return not _is_last_member(descriptor)
     finally:
         os.close(descriptor)
 

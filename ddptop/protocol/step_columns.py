@@ -356,12 +356,14 @@ def _rows_of_rows(messages: Sequence[StepsStruct]) -> list[StepRows]:
         return []
     rows: list[Any] = [message.rows for message in messages]
     counts = [*map(len, rows)]
-    columns = _columns([*chain.from_iterable(rows)], _own([message.own for message in messages], counts))
+    columns = _columns_of_rows(
+        [*chain.from_iterable(rows)], _own([message.own for message in messages], counts)
+    )
     begins = accumulate(counts, initial=0)
     return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
 
 
-def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
+def _columns_of_rows(rows: Sequence[Any], own: Integers) -> StepColumns:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if ((lengths - HEAD) % CELL).any():
         raise ProtocolError("a row is no row")
@@ -373,7 +375,7 @@ def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
     begins = np.cumsum(lengths) - lengths
     for loss_index in (begins + LOSS).tolist():
         flat[loss_index] = 0
-    values = _integers(flat)
+    values = _as_integers(flat)
     head = begins[:, None] + np.arange(HEAD)
     integers = np.ascontiguousarray(values[head[:, :LOSS]].T)
     cells_at = np.zeros(len(rows) + 1, np.int64)
@@ -387,7 +389,7 @@ def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
     return StepColumns(integers, np.array(losses, np.float64), own, cells, cells_at)._with_known(losses)
 
 
-def _integers(values: Sequence[Any]) -> Integers:
+def _as_integers(values: Sequence[Any]) -> Integers:
     # `bool` is refused by its exact type: numpy would take it for 0 or 1.
     if set(map(type, values)) != {int}:
         raise ProtocolError("a row holds something else than integers")
@@ -427,7 +429,7 @@ def _own(times_of_messages: Sequence[tuple[int, ...]], counts: Sequence[int]) ->
         if len(values) % rows or len(values) < OWN * rows:
             raise ProtocolError("the rows' own times are not as many integers of each row")
     parts = [
-        _integers(values).reshape(rows, -1)[:, :OWN]
+        _as_integers(values).reshape(rows, -1)[:, :OWN]
         for values, rows in zip(times_of_messages, counts, strict=True)
     ]
     times = np.ascontiguousarray(np.concatenate(parts).T)

@@ -70,7 +70,7 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     # A number of more than 32 bits, as in a step of over 35 minutes. A message in rows can hold it.
     except struct.error:
         return None
-    return _fields_of(steps, words)
+    return _message_fields(steps, words)
 
 
 def _alike_in_columns(steps: Steps, rows: AlikeRows) -> tuple[object, ...] | None:
@@ -83,10 +83,10 @@ def _alike_in_columns(steps: Steps, rows: AlikeRows) -> tuple[object, ...] | Non
     words += b"".join([struct.pack("<i", number) * n for number in row[2:LOSS]])
     words += struct.pack("<d", _NO_LOSS if row.loss is None else row.loss) * n
     words += b"".join([struct.pack("<i", number) * n for number in (0, *row.own)])
-    return _fields_of(steps, words)
+    return _message_fields(steps, words)
 
 
-def _fields_of(steps: Steps, words: bytes) -> tuple[object, ...]:
+def _message_fields(steps: Steps, words: bytes) -> tuple[object, ...]:
     planes = b"".join([words[byte_index::WORD] for byte_index in range(WORD)])
     n_rows = len(steps.rows)
     return CODES[Steps], steps.generation, steps.first_step, steps.base_ns, planes, n_rows, WIDTH

@@ -359,7 +359,7 @@ def is_being_written(descriptor: int) -> bool:
     return False
 
 
-def open_recording(path: Path) -> int:
+def open_recording_file(path: Path) -> int:
     """A descriptor of the recording, for reading. Raises OSError; RecordingError when it is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

@@ -152,7 +152,7 @@ def _take_new_messages(
             raise RecordingError(
                 f"not of one run: {message.world_size} ranks here, {base.worlds[message.incarnation]} there"
             )
-        if _is_known(received, base):
+        if _is_in_base(received, base):
             n_known += _count_rows(received)
             continue
         # Never before the run begins: a clock that is badly known must not put messages before its RUN.
@@ -182,7 +182,7 @@ def _messages_with_places(recording: Recording) -> Iterator[tuple[int, int, Rece
             yield block, place, received
 
 
-def _is_known(received: Received, base: _Base) -> bool:
+def _is_in_base(received: Received, base: _Base) -> bool:
     message, session, seq = received.message, received.session, received.seq
     if not session or isinstance(message, Run):
         return True  # the agent's own notes about its file

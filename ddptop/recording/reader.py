@@ -17,7 +17,7 @@ from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Message, Progress, Received, Run
 from ddptop.protocol.texts import printable
 from ddptop.recording import index as lookup
-from ddptop.recording.disk import open_recording
+from ddptop.recording.disk import open_recording_file
 from ddptop.recording.format import CLOCKS, BlockSummary, RecordingError
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
@@ -160,7 +160,7 @@ class Recording:
 
         `follow`: also a file whose writer is on another host is taken as growing, until it was closed.
         """
-        descriptor = open_recording(path)
+        descriptor = open_recording_file(path)
         try:
             recording = cls(path, descriptor, follow=follow)
         except BaseException:

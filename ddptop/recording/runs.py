@@ -55,7 +55,7 @@ def read_runs(
             records, size = records + entry.summary.records, size + len(raw)
     yield from _run_of_blocks(reader, blocks, selected, before_ns, clocks)
     if clocks:
-        yield from _run_of(_Records.of_single([*clocks.values()]))
+        yield from _message_runs(_Records.of_single([*clocks.values()]))
 
 
 def _messages_before(messages: Iterable[Received], before_ns: int) -> list[Received]:
@@ -126,7 +126,7 @@ def _run_of_blocks(
     if not taken.all():
         places = np.flatnonzero(taken)
         records, begins = records.take_places(places), np.searchsorted(places, begins)
-    for run in _run_of(records):
+    for run in _message_runs(records):
         whole = len(run) == len(records.kinds)  # none was left out
         spans = zip(blocks, begins.tolist(), begins[1:].tolist(), strict=False)
         for (entry, _), begin, end in spans if whole else ():
@@ -152,7 +152,7 @@ def _unpack_blocks(blocks: Sequence[tuple[BlockEntry, bytes]]) -> tuple[_Records
     return _Records.of_single(records), np.array(begins, np.int64)
 
 
-def _run_of(records: _Records) -> Iterator[MessageRun]:
+def _message_runs(records: _Records) -> Iterator[MessageRun]:
     """The messages in these records, without those of unknown type or with invalid fields."""
     kinds = records.kinds
     if not len(kinds):

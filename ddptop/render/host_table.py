@@ -10,7 +10,7 @@ from ddptop.frames.hosts import host_index, short_names
 from ddptop.frames.numbers import RATIO, UNKNOWN, duration, known, signed
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
-from ddptop.render.hosts import by_host, host_figures, worst_first
+from ddptop.render.hosts import by_host, figures_by_trouble, worst_first
 from ddptop.render.line import Piece
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
 from ddptop.render.text import text_width
@@ -154,7 +154,7 @@ def host_notes(host: HostFigures) -> list[str]:
 
 def plain_host_table(context: RenderContext, width: int) -> list[str]:
     """The worst hosts, a line each, and how many were left out; nothing for one host."""
-    hosts = host_figures(context)
+    hosts = figures_by_trouble(context)
     if len(hosts) < 2:
         return []
     shown = hosts[:MAX_ROWS]

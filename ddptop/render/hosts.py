@@ -64,7 +64,7 @@ def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
     return ByHost(hosts[turn], ranks[np.argsort(position[of_rank], kind="stable")], starts)
 
 
-def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
+def figures_by_trouble(context: RenderContext) -> tuple[HostFigures, ...]:
     """The figures of every host. Silent hosts come first, then those with the worst ranks."""
     frame = context.frame
     index = host_index(frame.ranks.host)

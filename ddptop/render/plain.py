@@ -138,13 +138,13 @@ def watch_line(frame: Frame) -> str:
             f"records lost {count(frame.lost_records)}",
             f"cost {percent(frame.overhead.measured_pct):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
-            *_silent_hosts(frame),
+            *_silence_lines(frame),
             *refused,
         ]
     )
 
 
-def _silent_hosts(frame: Frame) -> list[str]:
+def _silence_lines(frame: Frame) -> list[str]:
     """`1 of 64 hosts lost (gpu-063)`, while some are silent; and how many record by themselves."""
     texts = []
     for state in SILENT_STATES:

@@ -29,9 +29,9 @@ from ddptop.report.findings import (
     alert_phrase,
     and_more,
     by_kind,
+    final_stall,
     format_seconds,
-    ranks_phrase,
-    stall_at_end,
+    ranks_in_short,
 )
 from ddptop.report.ledger_advice import (
     WORTH_PCT,
@@ -367,7 +367,7 @@ def _sort_key(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tupl
 def _suggest_for_death(report: Report) -> Iterator[Suggestion]:
     """The first death, which the others followed; nothing where all follow from a stall."""
     first = next(iter(report.deaths), None)
-    if first is not None and stall_at_end(report) is None and report.run.state in FAILED_STATES:
+    if first is not None and final_stall(report) is None and report.run.state in FAILED_STATES:
         because = f"rank {first.rank} was the first to end"
         yield Suggestion("death", of_death(first), because, None, {"rank": first.rank})
 
@@ -385,7 +385,7 @@ def _suggest_for_stalls(report: Report) -> Iterator[Suggestion]:
     )
     call = None if position is None else position.user_call
     where = "" if call is None else f" at {PurePath(call.file).name}:{call.line} ({call.function})"
-    who = ranks_phrase(stall.ranks) if stall.ranks else "the ranks"
+    who = ranks_in_short(stall.ranks) if stall.ranks else "the ranks"
     nobody_else = len(stall.ranks) == report.run.world_size
     waited = "" if nobody_else else " while the others waited"
     action = STALLS[stall.kind].advice.format(ranks=who, where=where, waited=waited)
@@ -493,16 +493,16 @@ def _suggest_for_straggler(slow: StragglerSummary, gain: float, cost: str, *, ha
     reasons = f"{fixed(excess)} ms more than the others {where}; " if known(excess) and where else ""
     reasons += "bucket arrivals disagree; " if slow.disagrees else ""
     host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
-    who = ranks_phrase(slow.ranks)
+    who = ranks_in_short(slow.ranks)
     kind, action = remedy(slow.cause, slow.place, slow.pattern, who, host, has_loader=has_loader)
     if slow.pattern == "rotating":
-        who = ranks_phrase(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
+        who = ranks_in_short(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
         return Suggestion(kind, action, f"{who}, one after the other: {cost}", gain, figures)
     score = ""
     if kind == "slow_device" and slow.relative_score is not None:
         score = f"relative {fixed(slow.relative_score, RATIO)}; "
         action += " Its inputs may also be larger." if slow.relative_score >= SLOW_SCORE else ""
-    return Suggestion(kind, action, f"{ranks_phrase(slow.ranks)}: {reasons}{score}{cost}", gain, figures)
+    return Suggestion(kind, action, f"{ranks_in_short(slow.ranks)}: {reasons}{score}{cost}", gain, figures)
 
 
 def _suggest_recorder_limits(report: Report) -> Iterator[Suggestion]:

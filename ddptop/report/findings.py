@@ -57,7 +57,7 @@ def format_seconds(seconds: float) -> str:
     return f"{fixed(minutes, 0)} min" if minutes < MAX_IN_UNIT else f"{fixed(minutes / 60)} h"
 
 
-def ranks_phrase(ranks: Sequence[int]) -> str:
+def ranks_in_short(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 1 and 3`, `9 ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -138,13 +138,13 @@ def _end_of_run(report: Report) -> list[Finding]:
     run, deaths = report.run, report.deaths
     outside = next((alert for alert in report.troubles if alert.kind == "ended_from_outside"), None)
     if outside is not None and run.state in FAILED_STATES:
-        signal, last = str(outside.evidence["signal"]), stall_at_end(report)
+        signal, last = str(outside.evidence["signal"]), final_stall(report)
         facts = [] if signal in outside.message else [f"by {signal}"]
         facts += [] if last is None else [f"stalled for {format_seconds(last.lasted_s)}"]
         facts += [] if outside.step is None else [f"after step {outside.step:,}"]
         detail = (", ".join(facts),) if facts else ()
         return [Finding("ended_from_outside", "critical", outside.message, detail)]
-    stall = stall_at_end(report)
+    stall = final_stall(report)
     if stall is not None and run.state in FAILED_STATES:
         followed = f"; {stall.followed}" if stall.followed else ""
         return [Finding(cast("FindingKind", run.state), "critical", f"{_stalled_for(stall)}{followed}")]
@@ -166,7 +166,7 @@ def _end_of_run(report: Report) -> list[Finding]:
             Finding(
                 cast("FindingKind", run.state),
                 "critical",
-                f"{host.message}; {ranks_phrase([d.rank for d in deaths])} followed",
+                f"{host.message}; {ranks_in_short([d.rank for d in deaths])} followed",
             )
         ]
     sentence = _attempts_phrase(deaths)
@@ -205,17 +205,17 @@ def _find_deaths(deaths: Sequence[Death]) -> str:
         alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)
     parts = []
     for first, *alike_deaths in [*alike.values()][:MAX_CAUSES]:
-        who = ranks_phrase([first.rank, *(death.rank for death in alike_deaths)])
+        who = ranks_in_short([first.rank, *(death.rank for death in alike_deaths)])
         step = "" if first.step is None else f", in step {first.step:,}"
         parts.append(death_phrase(first, who if alike_deaths else "") + step)
     n_hidden = len(alike) - MAX_CAUSES
     parts += [f"{n_hidden} more for other reasons"] if n_hidden > 0 else []
     followers = sorted(death.rank for death in deaths if death not in causes)
-    parts += [f"{ranks_phrase(followers)} followed"] if followers else []
+    parts += [f"{ranks_in_short(followers)} followed"] if followers else []
     return "; ".join(parts)
 
 
-def stall_at_end(report: Report) -> StallPeriod | None:
+def final_stall(report: Report) -> StallPeriod | None:
     """The stall in which the run has ended, where all exits follow from it."""
     last = report.stalls[-1] if report.stalls else None
     own_reason = any(not death.follows for death in report.deaths)
@@ -229,10 +229,10 @@ def _stalled_for(stall: StallPeriod) -> str:
 def _find_stalls(report: Report) -> list[Finding]:
     stalls = report.stalls
     # A stall in which the run ended is part of the first finding.
-    if not stalls or (len(stalls) == 1 and stall_at_end(report) is not None):
+    if not stalls or (len(stalls) == 1 and final_stall(report) is not None):
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
-    still = " (still stalled)" if _is_last(longest, report) else ""
+    still = " (still stalled)" if _is_final_stall(longest, report) else ""
     sentence = f"stalled for {format_seconds(report.cost.stalled_s)}{still}: {longest.sentence}"
     if len(stalls) > 1:
         sentence = (
@@ -242,7 +242,7 @@ def _find_stalls(report: Report) -> list[Finding]:
     return [Finding("stall", "critical", sentence)]
 
 
-def _is_last(stall: StallPeriod, report: Report) -> bool:
+def _is_final_stall(stall: StallPeriod, report: Report) -> bool:
     return stall.until_s is None and report.run.state == "stalled"
 
 
@@ -282,7 +282,7 @@ def _find_stragglers(report: Report) -> list[Finding]:
     hidden = report.stragglers[MAX_STRAGGLERS:]
     if hidden:
         lost = format_seconds(sum(straggler.lost_s for straggler in hidden))
-        who = ranks_phrase([straggler.rank for straggler in hidden])
+        who = ranks_in_short([straggler.rank for straggler in hidden])
         result.append(Finding("stragglers", "warning", f"{who} now and then: {lost}"))
     return [*result, *_other_skew(report)] if result else result
 
@@ -315,7 +315,7 @@ def _find_rarely_slow(slow: StragglerSummary, rare: RareSlowness) -> Finding:
 def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
     if slow.rare is not None:
         return _find_rarely_slow(slow, slow.rare)
-    who = ranks_phrase(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
+    who = ranks_in_short(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
     who = who if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
     cause = cause_phrase(slow.cause, slow.place)
     why = f": {cause}" if cause else ""
@@ -333,7 +333,9 @@ def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
     turns = " in turn" if slow.pattern == "rotating" else ""
     late += ", bucket arrivals disagree" if slow.disagrees else ""
     lines: tuple[str, ...] = (
-        (when, late) if slow.step_ms is None or slow.step_without_ms is None else (when, late, _what_if(slow))
+        (when, late)
+        if slow.step_ms is None or slow.step_without_ms is None
+        else (when, late, _what_if_phrase(slow))
     )
     lines = (*lines, *_lines_of_code(slow, report))
     return Finding("straggler", "warning", f"{who} {verb} slow{turns}{why} · {cost}", lines)
@@ -350,7 +352,7 @@ def _lines_of_code(slow: StragglerSummary, report: Report) -> list[str]:
     ]
 
 
-def _what_if(slow: StragglerSummary) -> str:
+def _what_if_phrase(slow: StragglerSummary) -> str:
     """`a step took 46.8 ms (median); without the slow rank 26.6 ±0.4`."""
     without = what_if_phrase(slow.step_without_ms, slow.step_without_low_ms, slow.step_without_high_ms)
     return f"a step took {fixed(slow.step_ms or 0.0)} ms (median); without the slow rank {without}"

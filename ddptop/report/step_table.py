@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.medians import number_or_none
 from ddptop.analysis.steps.windows import DETAILED_BACK
 from ddptop.frames.statistics import median
 from ddptop.frames.verdict import compares_own_times, skew_pct
@@ -241,7 +241,7 @@ def _make_span(
     rank, cause = _most_flagged(table, at, samples)
     lost_s = _known_sum(table.lost_s(table.cost)[at])
     spent_s = float(table.seconds[at][~np.isnan(cost)].sum()) if len(at) else 0.0
-    p50 = known(median(step_ms)) if len(at) else None
+    p50 = number_or_none(median(step_ms)) if len(at) else None
     even_ms = (step_ms * (1 - table.uneven[at]))[~np.isnan(table.uneven[at])]
     return Span(
         begin_s=begin_s,
@@ -255,7 +255,7 @@ def _make_span(
         step_ms=p50,
         wait_pct=_mean_share(table.wait_ms[at], step_ms),
         transfer_pct=_mean_share(table.transfer_ms[at], step_ms),
-        no_straggler_ms=known(median(even_ms)) if len(even_ms) else None,
+        no_straggler_ms=number_or_none(median(even_ms)) if len(even_ms) else None,
         rank=rank,
         cause=cause,
         cost_pct=100 * lost_s / spent_s if lost_s is not None and spent_s > 0 else None,

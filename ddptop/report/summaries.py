@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptop.analysis.ledger.rare import rare_straggler
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.medians import number_or_none
 from ddptop.frames.differences import differences
 from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
@@ -192,8 +192,10 @@ def summarize_communication(
     both_ms = None if both_ms is None else min(ms for ms in (both_ms, hidden, no_straggler) if ms is not None)
     return Communication(
         step_ms=step_ms,
-        step_ms_p50=known(median(table.step_ms)) if len(table.step_ms) else None,
-        step_ms_p95=known(interpolated_quantile(table.step_ms, 0.95)) if len(table.step_ms) else None,
+        step_ms_p50=number_or_none(median(table.step_ms)) if len(table.step_ms) else None,
+        step_ms_p95=number_or_none(interpolated_quantile(table.step_ms, 0.95))
+        if len(table.step_ms)
+        else None,
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
         incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),
@@ -252,7 +254,7 @@ def _summarize_bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketS
     transfer = weighted_mean([bucket.transfer_ms for bucket in seen], weights)
     algbw = busbw = None
     if newest.bytes is not None and transfer is not None:
-        algbw = known(formulas.bandwidth_gbps(float(newest.bytes), np.float64(transfer)))
+        algbw = number_or_none(formulas.bandwidth_gbps(float(newest.bytes), np.float64(transfer)))
     factors = [b.busbw_gbps / b.algbw_gbps for b in seen if b.algbw_gbps and b.busbw_gbps is not None]
     if algbw is not None and factors:
         busbw = algbw * factors[-1]
@@ -435,4 +437,4 @@ def _first_step(step: Column, place: int) -> int:
 
 
 def _value_of_rank(column: Column, rank: int) -> float | None:
-    return known(column[rank]) if rank < len(column) else None
+    return number_or_none(column[rank]) if rank < len(column) else None

@@ -176,7 +176,7 @@ SAME_STALL_S = 90.0
 """Ranks are asked every 60 s while a stall lasts: answers closer than this belong to the same one."""
 
 
-def mark_of(received: Received) -> str | None:
+def mark_kind(received: Received) -> str | None:
     """The kind of mark that a message leaves, if any."""
     message = received.message
     if isinstance(message, Event):
@@ -241,12 +241,14 @@ class RecordedPast:
             return frame
         events = self._events.events_until(frame.unix_s, frame.events)
         alerts = (
-            frame.alerts if player.recalls else tuple(_since_begin(alert, events) for alert in frame.alerts)
+            frame.alerts
+            if player.recalls
+            else tuple(_with_recorded_begin(alert, events) for alert in frame.alerts)
         )
         return replace(frame, events=events, alerts=alerts)
 
 
-def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
+def _with_recorded_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
     """The alert, which a reducer has made that began shortly before, with the begin that was recorded.
 
     An earlier version recorded no more of it than this event."""
@@ -284,7 +286,7 @@ class Marks:
     def add_messages(self, messages: Iterable[Received], start_ns: int) -> None:
         """Marks that messages of the recording leave."""
         for received in messages:
-            kind = mark_of(received)
+            kind = mark_kind(received)
             if kind is not None:
                 self._add_mark((received.t_ns - start_ns) / 1e9, kind)
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
 from ddptop.protocol.messages import Flag
-from ddptop.training.medians import median
+from ddptop.training.medians import median_or_zero
 from ddptop.training.own_cost import is_clocked
 from ddptop.training.shadow import BLOCK
 from ddptop.training.step_record import LeftOutSteps, StepRecord
@@ -183,7 +183,7 @@ class Budget:
     @property
     def step_ns(self) -> float:
         """The median step; 0 while not known."""
-        return median(self._walls)
+        return median_or_zero(self._walls)
 
     @property
     def sampling_share(self) -> float:
@@ -225,17 +225,17 @@ class Budget:
             self._publishing.append(self._published_ns / elapsed)
             self._published_ns = 0
         step = self.step_ns
-        after = median(self._after) if self._after else WRAPPER_NS
+        after = median_or_zero(self._after) if self._after else WRAPPER_NS
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
-        plain = median(self._plain) if self._plain else WRAPPER_NS
+        plain = median_or_zero(self._plain) if self._plain else WRAPPER_NS
         if self._detail:  # where all recorded steps have detail, that of others is an old one
-            plain = min(plain, median(self._detail))
+            plain = min(plain, median_or_zero(self._detail))
         recording = in_cold_caches(plain)
-        extra = max(0.0, median(self._detail) - plain) + max(0.0, in_cold_caches(after) - recording)
+        extra = max(0.0, median_or_zero(self._detail) - plain) + max(0.0, in_cold_caches(after) - recording)
         recording += checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        published = (median(self._publishing) + self.reading_share + self.stack_share) * step
+        published = (median_or_zero(self._publishing) + self.reading_share + self.stack_share) * step
         base = published + self._recording_ns(recording, self.record_every)
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3

@@ -53,7 +53,7 @@ def has_collector() -> bool:
         return False
     try:
         # Under torchrun the number is not used.
-        run = read_run_file(Path(_run_of("")["DDPTOP_RUN_DIR"]))
+        run = read_run_file(Path(_variables_of("")["DDPTOP_RUN_DIR"]))
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
         return False
@@ -115,7 +115,7 @@ def join_by_store() -> None:
 def _enter_run(number: str, several_hosts: bool) -> None:
     need_threads()
     # A second group of this process belongs to the same run.
-    _variables.update(_variables or _run_of(number))
+    _variables.update(_variables or _variables_of(number))
     if several_hosts and os.environ.get("DDPTOP_HOSTS") != "off":
         _variables[EXCHANGED] = "1"
     os.environ.update(_variables)
@@ -146,7 +146,7 @@ _variables: dict[str, str] = {}
 """Environment of the run that this process has joined; also for the groups that it sets up later."""
 
 
-def _run_of(number: str) -> dict[str, str]:
+def _variables_of(number: str) -> dict[str, str]:
     under_torchrun = os.environ.get("TORCHELASTIC_RUN_ID")
     parent = os.getppid()
     started = process_start(parent) or 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def median(values: Iterable[float]) -> float:
+def median_or_zero(values: Iterable[float]) -> float:
     """The median; 0 for no values."""
     ordered = sorted(values)
     middle = len(ordered) // 2

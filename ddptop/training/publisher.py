@@ -40,7 +40,7 @@ from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import OFTEN, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
-from ddptop.training.evidence.arrivals import ArrivalReader
+from ddptop.training.evidence.arrival_reader import ArrivalReader
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason

@@ -69,7 +69,7 @@ class ZmtpFrame(NamedTuple):
     body: bytes
 
 
-def pack_frame(flags: int, body: bytes) -> bytes:
+def pack_zmtp_frame(flags: int, body: bytes) -> bytes:
     """The frame as bytes; `flags` without LONG."""
     # The short form has one byte for the size: most messages of a rank need the long one.
     if len(body) > 255:
@@ -79,7 +79,7 @@ def pack_frame(flags: int, body: bytes) -> bytes:
 
 def pack_command(name: bytes, data: bytes) -> bytes:
     """A command as bytes."""
-    return pack_frame(COMMAND, bytes((len(name),)) + name + data)
+    return pack_zmtp_frame(COMMAND, bytes((len(name),)) + name + data)
 
 
 def pack_property(name: bytes, value: bytes) -> bytes:
@@ -177,8 +177,8 @@ class Dealer:
             return False
         *all_but_last, last = frames
         for body in all_but_last:
-            self._unsent += pack_frame(MORE, body)
-        self._unsent += pack_frame(0, last)
+            self._unsent += pack_zmtp_frame(MORE, body)
+        self._unsent += pack_zmtp_frame(0, last)
         return True
 
     def flush(self) -> None:

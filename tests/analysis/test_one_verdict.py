@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.cost import onset
+from ddptop.analysis.straggler.cost import late_since
 from ddptop.cli.commands import mcp
 from ddptop.cli.main import main
 from ddptop.export.metrics import metric_families
@@ -154,13 +154,13 @@ def test_of_uneven_work_no_outlet_blames_a_rank() -> None:
 
 def test_onset_needs_a_clear_change() -> None:
     rng = np.random.default_rng(3)
-    assert onset(np.r_[rng.normal(0, 1, 60), rng.normal(20, 1, 40)]) == 60
-    assert onset(np.r_[rng.normal(0, 1, 60), 20.0 * (rng.random(40) < 0.9)]) in range(58, 64)
-    assert onset(20.0 * (rng.random(100) < 0.6)) == 0
-    assert onset(rng.normal(20, 1, 100)) == 0
-    assert onset(np.r_[rng.normal(20, 1, 60), rng.normal(0, 0.1, 40)]) == 0
-    assert onset(np.r_[np.zeros(97), 20.0, 20.0, 20.0]) == 0, "three steps are no episode"
-    assert onset(np.zeros(0)) == 0
+    assert late_since(np.r_[rng.normal(0, 1, 60), rng.normal(20, 1, 40)]) == 60
+    assert late_since(np.r_[rng.normal(0, 1, 60), 20.0 * (rng.random(40) < 0.9)]) in range(58, 64)
+    assert late_since(20.0 * (rng.random(100) < 0.6)) == 0
+    assert late_since(rng.normal(20, 1, 100)) == 0
+    assert late_since(np.r_[rng.normal(20, 1, 60), rng.normal(0, 0.1, 40)]) == 0
+    assert late_since(np.r_[np.zeros(97), 20.0, 20.0, 20.0]) == 0, "three steps are no episode"
+    assert late_since(np.zeros(0)) == 0
 
 
 def test_two_equal_ranks_with_jitter_are_no_warning() -> None:

@@ -28,7 +28,7 @@ def begin(waits_for):
     print(waits_for, [name for name in slow if name in sys.modules])
     sys.exit(0)
 
-first_picture.begin = begin
+first_picture.show_first_page = begin
 show_live(SimpleNamespace(name="train-k7qf", collector_host=None), Namespace(), Mode.SCREEN)
 """
 
@@ -61,20 +61,20 @@ def test_it_is_there_before_anything_slow_is_imported() -> None:
 
 
 def test_it_says_what_is_waited_for_and_an_error_takes_it_back(terminal: int) -> None:
-    first_picture.begin("waiting for \x1b[2Jrun a")
+    first_picture.show_first_page("waiting for \x1b[2Jrun a")
     shown = written(terminal)
     assert shown.startswith("\x1b[?1049h") and "run a" in shown and "waiting for \x1b" not in shown
-    first_picture.end()
+    first_picture.remove_first_page()
     assert written(terminal).endswith("\x1b[?1049l")
-    first_picture.end()
+    first_picture.remove_first_page()
     assert written(terminal) == "", "once"
 
 
 def test_the_screen_leaves_the_page_by_itself(terminal: int) -> None:
-    first_picture.begin("looking for runs")
-    first_picture.hand_over()
+    first_picture.show_first_page("looking for runs")
+    first_picture.leave_to_screen()
     written(terminal)
-    first_picture.end()
+    first_picture.remove_first_page()
     assert written(terminal) == ""
 
 
@@ -82,10 +82,10 @@ def test_the_screen_leaves_the_page_by_itself(terminal: int) -> None:
 def test_ctrl_z_is_as_before_once_it_is_gone(terminal: int, before: signal.Handlers) -> None:
     usual = signal.signal(signal.SIGTSTP, before)
     try:
-        first_picture.begin("waiting")
+        first_picture.show_first_page("waiting")
         ignored = signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN
         assert ignored == (before is signal.SIG_IGN)
-        first_picture.end()
+        first_picture.remove_first_page()
         assert signal.getsignal(signal.SIGTSTP) is before
     finally:
         signal.signal(signal.SIGTSTP, usual)

@@ -8,7 +8,7 @@ import pytest
 
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.training.evidence import arrivals
-from ddptop.training.evidence.arrivals import LEAST_S, MOST_S, ArrivalReader
+from ddptop.training.evidence.arrival_reader import LEAST_S, MOST_S, ArrivalReader
 from ddptop.training.step_record import StepRecord
 from ddptop.training.torch_compat.process_groups import SharedGroup
 

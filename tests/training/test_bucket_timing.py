@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBoundsReporter
-from ddptop.training.medians import median, upper_median
+from ddptop.training.medians import median_or_zero, upper_median
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import StepRecord
 
@@ -67,11 +67,11 @@ def test_where_a_hook_is_timed_the_ready_bound_is_the_one_that_analysis_assumes(
 @pytest.mark.parametrize("count", [1, 2, 5, 100])
 def test_medians_without_numpy_are_those_of_python(count: int) -> None:
     values = [(7 * number) % 101 for number in range(count)]
-    assert (median(values), upper_median(values)) == (
+    assert (median_or_zero(values), upper_median(values)) == (
         statistics.median(values),
         statistics.median_high(values),
     )
-    assert (median([]), upper_median([])) == (0, 0)
+    assert (median_or_zero([]), upper_median([])) == (0, 0)
 
 
 @pytest.mark.parametrize("ready", [object(), None])

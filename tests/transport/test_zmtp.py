@@ -23,7 +23,7 @@ from ddptop.transport.zmtp import (
     READY,
     Dealer,
     pack_command,
-    pack_frame,
+    pack_zmtp_frame,
 )
 
 MAX_BYTES = 1 << 20
@@ -168,7 +168,7 @@ def test_a_heartbeat_is_answered_with_its_context(listener: socket.socket, deale
     end = accept(listener, dealer)
     end.sendall(pack_command(b"PING", b"\x00\x05" + b"0123456789abcdef" + b"too long"))
     end.sendall(pack_command(b"NEWS", b"of a later version"))
-    end.sendall(pack_frame(0, b"message"))
+    end.sendall(pack_zmtp_frame(0, b"message"))
     assert (next_of(dealer), dealer.connections) == ([[b"message"]], 1)
     pong = pack_command(b"PONG", b"0123456789abcdef")
     assert read(end, len(pong)) == pong
@@ -212,12 +212,12 @@ WRONG = {
     "ERROR": GREETING + pack_command(b"ERROR", b"\x03no!"),
     "ERROR later": GREETING + READY + pack_command(b"ERROR", b"\x03no!"),
     "no READY": GREETING + pack_command(b"PING", bytes(2)),
-    "message before READY": GREETING + pack_frame(0, b"x"),
-    "command without a name": GREETING + pack_frame(COMMAND, b""),
+    "message before READY": GREETING + pack_zmtp_frame(0, b"x"),
+    "command without a name": GREETING + pack_zmtp_frame(COMMAND, b""),
     "reserved flags": GREETING + READY + b"\x08\x01x",
-    "command of several frames": GREETING + READY + pack_frame(COMMAND | MORE, b"\x01x"),
+    "command of several frames": GREETING + READY + pack_zmtp_frame(COMMAND | MORE, b"\x01x"),
     "huge frame": GREETING + READY + b"\x02" + b"\x7f" + bytes(7),
-    "frames without end": GREETING + READY + pack_frame(MORE, b"") * (zmtp.MAX_FRAMES + 1),
+    "frames without end": GREETING + READY + pack_zmtp_frame(MORE, b"") * (zmtp.MAX_FRAMES + 1),
 }
 
 
@@ -238,7 +238,7 @@ def test_pauses_grow_until_a_message_has_come(listener: socket.socket, dealer: D
         accept(listener, dealer).close()
         serve(dealer, lambda: not dealer.is_ready and dealer._socket is None)
     assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
-    with accept(listener, dealer, GREETING + READY + pack_frame(0, b"x")):
+    with accept(listener, dealer, GREETING + READY + pack_zmtp_frame(0, b"x")):
         assert next_of(dealer) == [[b"x"]]
         assert dealer._pause_s == 0.1
 
@@ -247,7 +247,7 @@ def test_bytes_that_come_one_by_one_are_put_together(listener: socket.socket, de
     body = random.randbytes(300)
     with accept(listener, dealer, b"") as end:
         received = []
-        for byte in GREETING + READY + pack_frame(MORE, b"a") + pack_frame(0, body):
+        for byte in GREETING + READY + pack_zmtp_frame(MORE, b"a") + pack_zmtp_frame(0, body):
             end.sendall(bytes((byte,)))
             received += dealer.receive_messages()
         assert received == [[b"a", body]]
@@ -259,8 +259,8 @@ def test_damaged_bytes_raise_nothing(listener: socket.socket, dealer: Dealer) ->
         GREETING
         + READY
         + pack_command(b"PING", bytes(6))
-        + pack_frame(MORE, b"a")
-        + pack_frame(0, b"b" * 300)
+        + pack_zmtp_frame(MORE, b"a")
+        + pack_zmtp_frame(0, b"b" * 300)
     )
     for _ in range(30):
         data = bytearray(right)
@@ -327,7 +327,7 @@ def test_a_forked_child_that_closes_leaves_the_connection_to_its_parent(
         assert os.waitpid(child, 0)[1] == 0
         assert dealer.send_message(b"x")
         dealer.flush()
-        assert read(end, 3) == pack_frame(0, b"x")
+        assert read(end, 3) == pack_zmtp_frame(0, b"x")
         assert not os.get_inheritable(dealer._socket.fileno() if dealer._socket else -1)
 
 
@@ -347,7 +347,7 @@ def test_a_fork_during_a_system_call_of_the_parents_thread_closes_the_childs_cop
                 os._exit(int(Path(f"/proc/self/fd/{number}").exists() or dealer.send_message(b"y")))
         assert os.waitpid(child, 0)[1] == 0
         dealer.flush()
-        assert read(end, 3) == pack_frame(0, b"x")
+        assert read(end, 3) == pack_zmtp_frame(0, b"x")
 
 
 def test_a_script_that_closes_all_descriptors_keeps_what_it_opens_then(

@@ -10,7 +10,7 @@ import pytest
 from ddptop.frames.hosts import host_index
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.host_table import FIGURES, host_columns
-from ddptop.render.hosts import host_figures
+from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain_figure
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.tables import BUCKET_COLUMNS
@@ -118,7 +118,7 @@ def test_a_figure_has_one_name_on_every_view() -> None:
         ),
         "buckets": (buckets, [column.title for column in bucket_columns(scene)]),
         "buckets of --once": (buckets, [column.title for column in bucket_columns(scene, plain=True)]),
-        "hosts": (hosts, [column.title for column in host_columns(scene, host_figures(scene), 200)]),
+        "hosts": (hosts, [column.title for column in host_columns(scene, figures_by_trouble(scene), 200)]),
         "hosts of the report": (hosts | {"unreachable"}, [one.title for one in report_hosts(())]),
         "buckets of the report": (buckets, [column.title for _, column in BUCKET_COLUMNS]),
     }

@@ -14,7 +14,7 @@ from ddptop.frames.hosts import presumed_hosts, short_names
 from ddptop.frames.phrases import host_total
 from ddptop.frames.snapshot import snapshot
 from ddptop.render.host_table import SORTS
-from ddptop.render.hosts import host_figures
+from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.render.text import text_width
 from ddptop.tui.scene import Place, Scene, host_of
@@ -236,7 +236,7 @@ def test_every_size_holds_512_hosts(make, keys: tuple[str, ...]) -> None:
 def test_figures_of_hosts_survive_the_link() -> None:
     frame = silent(64, 8)
     assert decode_frame(encode_frame(frame)).hosts == frame.hosts
-    assert next(host.name for host in host_figures(Scene(frame, Place()))) == names_of(64)[62]
+    assert next(host.name for host in figures_by_trouble(Scene(frame, Place()))) == names_of(64)[62]
 
 
 @pytest.mark.parametrize(

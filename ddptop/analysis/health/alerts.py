@@ -70,7 +70,7 @@ def alerts(
     """
     outside = outside_end_alert(state)
     silent = silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
-    host = _silent_hosts(state, states, silent, now_ns)
+    host = _alert_of_silent_hosts(state, states, silent, now_ns)
     exits = [_failed(state, states), _lost(state, states, silent)]
     if _first_lost(state, states):
         exits.reverse()
@@ -89,7 +89,7 @@ def alerts(
         state.synchronisation.alert(),
         state.replicas.alert(),
         state.synchronisation.skipped.alert(),
-        _late(state, straggler),
+        _alert_of_straggler(state, straggler),
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
         disks_alert(state, now_ns),
@@ -152,7 +152,7 @@ def _of_death(
     return Alert.declared(kind, rank, ended_step(state, rank), since_s, message, evidence)
 
 
-def _silent_hosts(
+def _alert_of_silent_hosts(
     state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]], now_ns: int
 ) -> Alert | None:
     """The alert of hosts from which nothing arrives; of lost ones where there are any."""
@@ -342,7 +342,7 @@ def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     return Alert("nan", "warning", rank, first.step, state.unix_s(first.since_ns), message, evidence)
 
 
-def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
+def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert | None:
     if straggler is None:
         return None
     s = straggler

@@ -160,13 +160,13 @@ def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, t
     silent = {name for name, host_state in hosts.items() if host_state in SILENT_STATES}
     names = {name for name in silent if state.hosts.is_remote(name)}
     return (
-        by_host(state, [rank for rank, rank_state in _running(state) if rank_state.host in names])
+        ranks_by_host(state, [rank for rank, rank_state in _running(state) if rank_state.host in names])
         if names
         else {}
     )
 
 
-def by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
+def ranks_by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """The ranks of each host."""
     ranks_of: dict[str, list[int]] = {}
     for rank in sorted(ranks):
@@ -174,7 +174,7 @@ def by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int, ...]]
     return {name: tuple(ranks_of_host) for name, ranks_of_host in ranks_of.items()}
 
 
-def position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
+def least_position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
     """`ranks 4-7, last at step 120, bucket 3`: the position of the rank that is least far."""
     least = min((state.ranks[rank] for rank in ranks), key=lambda one: (one.step, one.bucket or 0))
     bucket = "" if least.bucket is None else f", bucket {least.bucket}"
@@ -213,7 +213,7 @@ def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], now_n
     ranks = tuple(sorted(rank for ranks_of_host in silent.values() for rank in ranks_of_host))
     be = "is" if len(silent) == 1 else "are"
     text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else UNREACHABLE}"
-    text += f": {position_phrase(state, ranks)}"
+    text += f": {least_position_phrase(state, ranks)}"
     is_other, heard_ns = np.full(state.world, True), max(state.ranks[rank].heard_ns for rank in ranks)
     is_other[[*ranks]] = False
     if takes_part(state, _stepped_ns(state, is_other), heard_ns, now_ns):
@@ -289,7 +289,7 @@ class HostLog:
         now_ns: int,
     ) -> None:
         at_s = state.unix_s(now_ns)
-        where = f": {position_phrase(state, ranks)}" if ranks else ""
+        where = f": {least_position_phrase(state, ranks)}" if ranks else ""
         if now == UNREACHABLE:
             text = say("host_unreachable", host=name, where=where)
             state.log.add(at_s, "host_unreachable", text, host=name)

@@ -132,7 +132,7 @@ class LinkLog:
             newest = {key: deque([*before.get(key, ()), read.get(key)], LONG) for key in {**before, **read}}
             self._newest[name] = newest = {key: kept for key, kept in newest.items() if any(kept)}
             bad = {key: trouble for key, link in read.items() if (trouble := _trouble(link, usual_us))}
-            texts_of = {key: _lasting(kept) for key, kept in newest.items() if key not in bad}
+            texts_of = {key: _trouble_phrase(kept) for key, kept in newest.items() if key not in bad}
             lasting = {key: (text, True) for key, text in texts_of.items() if text}
             bad |= lasting
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
@@ -156,7 +156,7 @@ def usual_round_trip_us(hosts: Hosts) -> float:
     return float(all_us[(len(all_us) - 1) // 4]) if len(all_us) >= LEAST_LINKS else 0.0
 
 
-def _lasting(readings: deque[HostLink | None]) -> str:
+def _trouble_phrase(readings: deque[HostLink | None]) -> str:
     """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
     the last readings`; empty: neither is so."""
     links = [link for link in readings if link is not None]

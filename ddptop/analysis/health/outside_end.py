@@ -45,7 +45,9 @@ def outside_end(state: RunState) -> OutsideEnd | None:
     if state.run is not None and state.run.state == "finished":
         return None
     ranks, ended = state.ranks, state.ended
-    if not end.stall and not all(_explains(end, ranks[rank]) for rank in ended if ranks[rank].ended_badly):
+    if not end.stall and not all(
+        _explains_exit(end, ranks[rank]) for rank in ended if ranks[rank].ended_badly
+    ):
         return None
     return None if _goes_on(state, end) else end
 
@@ -53,16 +55,16 @@ def outside_end(state: RunState) -> OutsideEnd | None:
 def unexplained_ends(state: RunState) -> list[int]:
     """The ranks that failed or died, as `RunState.ended_badly`, but for what an end from outside explains."""
     end, ended = outside_end(state), state.ended_badly()
-    return ended if end is None else [rank for rank in ended if not _explains(end, state.ranks[rank])]
+    return ended if end is None else [rank for rank in ended if not _explains_exit(end, state.ranks[rank])]
 
 
 def ended_by_outside(state: RunState, rank_state: RankState) -> bool:
     """Whether an end from outside is why this rank has exited."""
     end = outside_end(state)
-    return end is not None and _explains(end, rank_state)
+    return end is not None and _explains_exit(end, rank_state)
 
 
-def _explains(end: OutsideEnd, rank_state: RankState) -> bool:
+def _explains_exit(end: OutsideEnd, rank_state: RankState) -> bool:
     exited_ns = ended_ns(rank_state)
     if rank_state.out_of_memory or rank_state.left_early:
         return False

@@ -44,11 +44,13 @@ class Preflight:
         if self._is_due:
             self._is_due = False
             cards = {rank: card for rank, card in sorted(cards.items()) if rank < len(hosts)}
-            self._alert = _shared_gpu(cards, hosts, self._since_s) or _differing(cards, hosts, self._since_s)
+            self._alert = _alert_of_shared_gpu(cards, hosts, self._since_s) or _differing(
+                cards, hosts, self._since_s
+            )
         return self._alert
 
 
-def _shared_gpu(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | None:
+def _alert_of_shared_gpu(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | None:
     """Ranks of one host on one GPU. Instances of a divided GPU (MIG) have its bus id: their names say so."""
     ranks_of: dict[tuple[str, Scalar], list[int]] = defaultdict(list)
     for rank, card in cards.items():

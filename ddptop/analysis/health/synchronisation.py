@@ -112,7 +112,7 @@ class Synchronisation:
         report = _unreduced(event.fields)
         if report is None or event.step < 0:
             return
-        key = ModelKey(_whole(event.fields.get("model")), ranks)
+        key = ModelKey(_integer_of(event.fields.get("model")), ranks)
         model = self._models.setdefault(key, _Model())
         model.first.setdefault(rank, (event.step, report))
         model.counts[rank] = report.steps
@@ -256,10 +256,12 @@ class SkippedBackwards:
 
     def take(self, rank: int, event: Event, ranks: tuple[int, ...], present: Set[int], unix_s: float) -> None:
         """Take a rank's report; the arguments are those of `Synchronisation.take`."""
-        skipped = _Skipped(_whole(event.fields.get("forwards")), _whole(event.fields.get("prepared")))
+        skipped = _Skipped(
+            _integer_of(event.fields.get("forwards")), _integer_of(event.fields.get("prepared"))
+        )
         if skipped.forwards < 1 or event.step < 0:
             return
-        place = event.step, ModelKey(_whole(event.fields.get("model")), ranks)
+        place = event.step, ModelKey(_integer_of(event.fields.get("model")), ranks)
         reports, _ = self._steps.get(place, ({}, 0.0))
         reports[rank] = skipped
         self._steps[place] = reports, unix_s
@@ -323,13 +325,13 @@ def _expected(key: ModelKey, present: Set[int]) -> Set[int]:
 def _unreduced(fields: Mapping[str, Scalar]) -> Unreduced | None:
     """A report as a rank sent it; None where it is not right."""
     name, why, checksum = fields.get("name"), fields.get("why"), fields.get("checksum")
-    count = _whole(fields.get("count"))
+    count = _integer_of(fields.get("count"))
     if not isinstance(name, str) or why not in CONDITIONS["not_synchronised"].sentences or count < 1:
         return None
     known_checksum = checksum if type(checksum) is int else None
     averaged = fields.get("averaged") is True
-    return Unreduced(name, str(why), count, known_checksum, _whole(fields.get("waits")), averaged)
+    return Unreduced(name, str(why), count, known_checksum, _integer_of(fields.get("waits")), averaged)
 
 
-def _whole(value: Scalar) -> int:
+def _integer_of(value: Scalar) -> int:
     return value if type(value) is int and value > 0 else 0

@@ -135,7 +135,7 @@ def divide_steps(
     (ranks,) by how much later than the first rank each began the first of these steps, where that is the
     first of the run. `tails`: (TAIL, ranks) ms of the step before them; None: not known."""
     counts = np.asarray(block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0)
-    exposed = _exposed(block, counts, columns[3], parts)
+    exposed = _exposed_ms(block, counts, columns[3], parts)
     places, kinds = _own_places(counts, columns, parts, exposed), _kinds_of_waits(block, parts, exposed)
     by_class = np.zeros((len(STEP_CLASSES), *counts.shape))
     by_class[:4] = places[:4]
@@ -195,7 +195,7 @@ def _own_places(counts: Mask, columns: Column, parts: Column | None, exposed: Co
     return np.maximum(places, 0.0, out=places)
 
 
-def _exposed(block: StepBlock, counts: Mask, backward: Column, parts: Column | None) -> Column:
+def _exposed_ms(block: StepBlock, counts: Mask, backward: Column, parts: Column | None) -> Column:
     """(n, ranks) exposed communication in ms. Where the last gradient is not known, as in the first step of
     a model, it is that of bucket detail; NaN: neither is known."""
     exposed = np.full(counts.shape, np.nan) if parts is None else parts[PART_COLUMNS.index("exposed")].copy()

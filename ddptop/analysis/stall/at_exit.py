@@ -142,7 +142,9 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     if not timed_out and not (gave_up and t_ns - since_ns >= least_ns):
         return None
     progress = [
-        _at_exit(state, rank, since_ns, t_ns) if rank in waited else _last_seen(state, rank, since_ns, t_ns)
+        _progress_at_exit(state, rank, since_ns, t_ns)
+        if rank in waited
+        else _last_seen(state, rank, since_ns, t_ns)
         for rank in unfinished
     ]
     result = diagnose(progress, awaits_answers=False)
@@ -160,7 +162,7 @@ def _aborted_elsewhere(rank_state: RankState) -> bool:
     return rank_state.signal == "SIGABRT" and not ended_in_collective(rank_state)
 
 
-def _at_exit(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProgress:
+def _progress_at_exit(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProgress:
     """How far a rank that has ended in a collective had got."""
     seen, last = _last_seen(state, rank, since_ns, t_ns), state.ranks[rank].exit_evidence
     if last is None:

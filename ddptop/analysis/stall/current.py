@@ -24,7 +24,7 @@ from ddptop.analysis.stall.rank_position import (
     answer_since,
     device_since,
     rank_position,
-    sequence_of,
+    sequence_in_group,
 )
 from ddptop.analysis.stall.start import start_wait
 from ddptop.analysis.stall.start_sentences import start_case
@@ -190,7 +190,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     """As `stall_diagnosis`, whatever stall the run was in when a rank ended."""
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
-        return _before_first_group(state, now_ns)
+        return _diagnose_start(state, now_ns)
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
     silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
@@ -218,7 +218,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
         if not unheard.isdisjoint(result.ranks):
             result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
         waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
-        if silent and (waits or not _explains(result, len(running))):
+        if silent and (waits or not _explains_stall(result, len(running))):
             result = Diagnosis(UNREACHABLE, silent, tuple(running))
     if result.kind == "missing" and result.ranks and not result.start:
         result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
@@ -301,7 +301,7 @@ REPORTED_NS = 12 * NS
 """A rank that is not reported to be late for so long has reached init_process_group: two reports were due."""
 
 
-def _before_first_group(state: RunState, now_ns: int) -> Diagnosis | None:
+def _diagnose_start(state: RunState, now_ns: int) -> Diagnosis | None:
     """The diagnosis where ranks wait in `init_process_group` for others; None where none do."""
     late = [late for late in state.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
     ended = state.run is not None and state.run.state != "live"
@@ -318,7 +318,7 @@ def _before_first_group(state: RunState, now_ns: int) -> Diagnosis | None:
     return Diagnosis("missing", ranks, waiting, since_ns=min(report.since_ns for report in late))
 
 
-def _explains(result: Diagnosis, running: int) -> bool:
+def _explains_stall(result: Diagnosis, running: int) -> bool:
     """Whether a diagnosis of the ranks that report explains the stall without those that do not: some of
     them are behind the others, in another collective, or their GPU makes no progress."""
     blames_some = 0 < len(result.ranks) < running
@@ -333,7 +333,7 @@ def rank_progress(
     rank_state = state.ranks[rank]
     answer = answer_since(rank_state, since_ns)
     names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
-    sequences = {name: sequence_of(rank_state, name, answer) for name in sorted(names)}
+    sequences = {name: sequence_in_group(rank_state, name, answer) for name in sorted(names)}
     device = device_since(rank_state, since_ns)
     inside = None
     if answer is not None:

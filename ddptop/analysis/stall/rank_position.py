@@ -44,7 +44,7 @@ def evidence_since(rank_state: RankState, since_ns: int) -> Evidence | None:
     return exit_evidence or answer_since(rank_state, since_ns)
 
 
-def sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
+def sequence_in_group(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
     """Collectives that the rank is known to have launched in a group."""
     seen = [state.sequence for state in (answer.groups if answer else ()) if state.name == group]
     if group == DEFAULT_GROUP and rank_state.sequence is not None:
@@ -237,7 +237,7 @@ def rank_position(
         process=process,
         step=rank_state.step,
         bucket=rank_state.bucket,
-        sequence=sequence_of(rank_state, group, answer),
+        sequence=sequence_in_group(rank_state, group, answer),
         group=group,
         operation=operation_phrase(calls.pending_operation(answer, group) or calls.pending_operation(answer)),
         user_call=call,

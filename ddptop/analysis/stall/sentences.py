@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit, early_phrase
-from ddptop.analysis.health.hosts import by_host, range_phrase, silence_phrase, whole_host
+from ddptop.analysis.health.hosts import range_phrase, ranks_by_host, silence_phrase, whole_host
 from ddptop.analysis.stall.collectives import (
     DEFAULT_GROUP,
     called_operation,
@@ -109,7 +109,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
     if STALLS[diagnosis.kind].has_own_alert:
-        return silence_phrase(state, by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
+        return silence_phrase(state, ranks_by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
         why = TRANSPORT if diagnosis.on_device else _transport_or_device(state)
         return say_stall("transport", "short", collective=_collective(state, diagnosis), why=why)
@@ -120,7 +120,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
             return _sides_phrase(diagnosis.sides, len(ranks))
         return _in_different_steps(state, diagnosis)
     if diagnosis.ranks[0] in state.not_initialized:
-        return _before_first_group(state, diagnosis)
+        return _say_start(state, diagnosis)
     who, single = _who(state, diagnosis.ranks)
     name, be = ranks_phrase(diagnosis.ranks, len(ranks)), "is" if single else "are"
     if diagnosis.outside:
@@ -162,7 +162,7 @@ def detail(
     if STALLS[diagnosis.kind].shows_waiting:
         detailed = [*positions][:MAX_DETAILED]
     for position in detailed:
-        lines.append(_where(position))
+        lines.append(_position_phrase(position))
         rank_state = state.ranks[position.rank]
         if diagnosis.kind == "missing" and not rank_state.finished and not ended:
             lines.append(f"it waits for {position.waits_for}" if position.waits_for else "")
@@ -314,7 +314,7 @@ def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     )
 
 
-def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:
+def _say_start(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 2 has not reached init_process_group: it sleeps in futex_wait, 0.1 s of CPU, torch imported`."""
     single = len(diagnosis.ranks) == 1
     who = ranks_phrase(diagnosis.ranks, state.world)
@@ -346,7 +346,7 @@ def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
     return f"a C call holds the interpreter lock (it {kernel.words()}{_cpu_used(rank_state)}){inside}"
 
 
-def _where(position: RankPosition) -> str:
+def _position_phrase(position: RankPosition) -> str:
     """`rank 1, node0, pid 4312, is in train.py:88 tokenize`."""
     pid = f", pid {position.pid}" if position.pid is not None else ""
     name = f"rank {position.rank}, {position.host}{pid},"

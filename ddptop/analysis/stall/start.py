@@ -52,7 +52,7 @@ def start_wait(state: RunState) -> StartWait | None:
     if state.complete_step is not None:
         return None
     keys = [tuple(position) for position in positions.tolist()]
-    least, waits = min(keys), [_where(rank) for rank in state.ranks]
+    least, waits = min(keys), [_waits_in(rank) for rank in state.ranks]
     since_ns = int(state.start.since_ns.max())
     behind = tuple(rank for rank, key in enumerate(keys) if key == least)
     if len(behind) == len(keys):
@@ -66,7 +66,7 @@ def start_wait(state: RunState) -> StartWait | None:
     return StartWait(behind, waiting, where, since_ns)
 
 
-def _where(rank: RankState) -> str:
+def _waits_in(rank: RankState) -> str:
     """Where a rank waits for others; empty: nowhere, as far as is known."""
     reached, beat = milestone_of(rank), rank.progress
     if reached in ("init", "store"):

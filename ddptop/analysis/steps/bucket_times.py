@@ -232,11 +232,11 @@ def waits(ready: Column, met: Met, end: Column, passes: Integers) -> Waits:
     else:  # as usual
         unknown = unknown[0]
     return Waits(
-        collective=_known(formulas.union(start, end), unknown),
-        wait=_known(formulas.union(start, arrival), unknown),
-        transfer=_known(formulas.union(arrival, end), unknown),
-        exposed=_known(_sum_over_passes(formulas.exposed, passes, ready, end), unknown),
-        exposed_wait=_known(
+        collective=_known_ms(formulas.union(start, end), unknown),
+        wait=_known_ms(formulas.union(start, arrival), unknown),
+        transfer=_known_ms(formulas.union(arrival, end), unknown),
+        exposed=_known_ms(_sum_over_passes(formulas.exposed, passes, ready, end), unknown),
+        exposed_wait=_known_ms(
             _sum_over_passes(formulas.exposed_wait, passes, ready, start, np.fmin(arrival, end)), unknown
         ),
     )
@@ -293,7 +293,7 @@ def figures(t: Timing) -> StepFigures:
     who = np.where(clear, is_latest.argmax(axis=-1), -1)
     decided = _decide(start, earliest, skew, who, t.passes)
     ready_last, late_end = np.fmax.reduce(t.ready, axis=-1), t.end - first_end[..., None]
-    gains = _what_if(t, ready_last, first_end - last)
+    gains = _possible_gains(t, ready_last, first_end - last)
     return StepFigures(
         met=met,
         waits=waits(t.ready, met, t.end, t.passes),
@@ -306,10 +306,10 @@ def figures(t: Timing) -> StepFigures:
         half=gains.half,
         both=gains.both,
         contradiction=np.fmax.reduce(ready_last - first_end, axis=0) / US_PER_MS,
-        bucket_collective=_mean(t.end - start),
-        bucket_wait=_mean(formulas.wait(start, met.arrival)),
-        bucket_transfer=_mean(formulas.transfer(met.arrival, t.end)),
-        bucket_spread=_mean(late_end),
+        bucket_collective=_mean_over_ranks_ms(t.end - start),
+        bucket_wait=_mean_over_ranks_ms(formulas.wait(start, met.arrival)),
+        bucket_transfer=_mean_over_ranks_ms(formulas.transfer(met.arrival, t.end)),
+        bucket_spread=_mean_over_ranks_ms(late_end),
         bucket_skew=skew.T / US_PER_MS,
         bucket_last=who.T,
     )
@@ -362,23 +362,23 @@ def _figures_apart(t: Timing, met: Met) -> StepFigures:
         half=of_steps,
         both=of_steps,
         contradiction=of_steps,
-        bucket_collective=_mean(t.end - start),
-        bucket_wait=_mean(formulas.wait(start, arrival)),
-        bucket_transfer=_mean(formulas.transfer(arrival, t.end)),
+        bucket_collective=_mean_over_ranks_ms(t.end - start),
+        bucket_wait=_mean_over_ranks_ms(formulas.wait(start, arrival)),
+        bucket_transfer=_mean_over_ranks_ms(formulas.transfer(arrival, t.end)),
         bucket_spread=of_buckets,
         bucket_skew=of_buckets,
         bucket_last=np.full((steps, launches), -1),
     )
 
 
-def _known(values_us: Column, unknown: Mask) -> Column:
+def _known_ms(values_us: Column, unknown: Mask) -> Column:
     """In milliseconds; NaN for a rank with an unknown end, or that had joined."""
     values_ms = values_us / US_PER_MS
     values_ms[unknown] = np.nan
     return values_ms
 
 
-def _mean(values_us: Column) -> Column:
+def _mean_over_ranks_ms(values_us: Column) -> Column:
     """(launches, n, ranks) to the mean over ranks as (n, launches), in milliseconds."""
     return np.asarray(mean(values_us).T / US_PER_MS)
 
@@ -392,7 +392,7 @@ class _Gains(NamedTuple):
     both: Column
 
 
-def _what_if(t: Timing, ready: Column, transfer: Column) -> _Gains:
+def _possible_gains(t: Timing, ready: Column, transfer: Column) -> _Gains:
     """The time that each step would have saved.
 
     Each figure is a difference of two results of one model (`formulas.replay`), so that its errors cancel:

@@ -43,8 +43,8 @@ def contradicting_hosts(start: Column, end: Column, host: NDArray[np.int64], bou
         return hosts
     late, early = _by_host(start, end, host)
     # How much later each host's ranks arrive than another one's see the end, and the others' than its own.
-    ahead = _widest(late - _smallest_of_others(early))
-    behind = _widest(-_smallest_of_others(-late) - early)
+    ahead = _largest_over_launches(late - _smallest_of_others(early))
+    behind = _largest_over_launches(-_smallest_of_others(-late) - early)
     limit = bound_ms[:, first] * US_PER_MS
     n_ahead, n_behind = (ahead > limit).sum(axis=1), (behind > limit).sum(axis=1)
     pair = np.stack([ahead.argmax(axis=1), behind.argmax(axis=1)])
@@ -92,6 +92,6 @@ def _smallest_of_others(values: Column) -> Column:
     return np.asarray(np.where(least, order[..., 1:2], order[..., :1]))
 
 
-def _widest(values: Column) -> Column:
+def _largest_over_launches(values: Column) -> Column:
     """(n, hosts) the largest value over the launches; unknown ones count as none."""
     return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(axis=0))

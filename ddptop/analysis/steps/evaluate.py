@@ -17,7 +17,7 @@ from ddptop.analysis.steps.evaluate_buckets import (
     EvaluatedDetail,
     add_detail,
     evaluate_detail,
-    kinds_of,
+    kinds_of_steps,
     needs_new_window,
     rules_are_due,
 )
@@ -269,7 +269,7 @@ class StepEvaluation:
         figures, block, numbers = self._figures, batch.block, batch.numbers
         shadow = block.shadow
         losses, is_known = self._losses(block, int(numbers[-1]))
-        columns = _columns(block, shadow)
+        columns = _times_ms(block, shadow)
         newest = len(numbers) - 1 - is_known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
@@ -279,7 +279,7 @@ class StepEvaluation:
         )
         own, parts = own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
-        kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
+        kinds = kinds_of_steps(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
         dear = self._state.ledger.take(numbers, batch.runs_of_peers, block, columns, parts, end_s)
@@ -540,7 +540,7 @@ class StepEvaluation:
         self._figures.contradicted = contradicted is not None
 
 
-def _columns(block: StepBlock, shadow: Mask) -> Column:
+def _times_ms(block: StepBlock, shadow: Mask) -> Column:
     """(wall and phases, n, ranks) in ms; NaN where a recorder stood aside."""
     columns = np.empty((6, *shadow.shape))
     np.divide(block.integers[WALL : WALL + 5], 1000.0, out=columns[:5])
@@ -554,7 +554,7 @@ def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column
     """(n,) exposed wait and exposed transfer of DDP's all-reduces; and the parts of the step, which add up to
     it, by the names of `History`. All are means over ranks.
 
-    Arguments as returned by `_columns` and `own_times`. Backward is divided where every rank knows its last
+    Arguments as returned by `_times_ms` and `own_times`. Backward is divided where every rank knows its last
     gradient. A broadcast of buffers is no forward, but wait and transfer, where all ranks know theirs."""
     _, data, forward, backward, optimizer, other = columns
     divided = np.full((3, *data.shape), np.nan)

@@ -79,7 +79,7 @@ class EvaluatedDetail(NamedTuple):
     """Whether their wait and transfer are the clock-free fallback."""
 
 
-def kinds_of(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[int, Kind]:
+def kinds_of_steps(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[int, Kind]:
     """The kinds of those steps in which a process group has bucket detail of all its ranks; `steps`: by their
     numbers in the block."""
     whole = [number for number, step in steps.items() if step.of_parts == (step.step,)]

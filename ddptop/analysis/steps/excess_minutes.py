@@ -91,7 +91,7 @@ class ExcessMinutes:
         if not self._count:
             return None
         n_known, total, largest = np.asarray(self._cells[: self._count, :, rank], np.float64).T
-        return RankMinutes(self._middles(), _mean(n_known, total), largest)
+        return RankMinutes(self._middles(), _mean_of_known(n_known, total), largest)
 
     def since(self, after_s: float, *, final: bool) -> Recorded:
         """For a recording: bins of RECORDED_S that begin at `after_s` or later, with `final` also the newest,
@@ -107,7 +107,7 @@ class ExcessMinutes:
         end_s = float(number[-1] + 1) * length_s
         most = max(1, RECORDED_CELLS // max(1, cells.shape[2]))
         number, cells = number[-most:], cells[-most:]
-        figures = np.stack([_mean(cells[:, 0], cells[:, 1]), np.asarray(cells[:, 2], np.float64)])
+        figures = np.stack([_mean_of_known(cells[:, 0], cells[:, 1]), np.asarray(cells[:, 2], np.float64)])
         return Recorded(end_s, np.asarray((number + 0.5) * length_s, np.float64), figures)
 
     def recall(self, time_s: Column, figures: Column) -> None:
@@ -151,7 +151,7 @@ class ExcessMinutes:
         self._number[: self._count], self._cells[: self._count] = number, cells
 
 
-def _mean(known: Column, total: Column) -> Column:
+def _mean_of_known(known: Column, total: Column) -> Column:
     mean = np.full(known.shape, np.nan)
     np.divide(total, known, out=mean, where=known > 0)
     return mean

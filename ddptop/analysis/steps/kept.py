@@ -309,7 +309,7 @@ class KeptSteps:
             if divided is newest:
                 self.newest = divided, kind
             self._raw.append((divided, kind))
-            self._raw_integers += _integers(divided)
+            self._raw_integers += _count_integers(divided)
             self._make_room()
 
     @property
@@ -347,7 +347,7 @@ class KeptSteps:
     def _make_room(self) -> None:
         while self._raw_integers > RAW_INTEGERS and self._raw:
             divided, kind = self._raw.popleft()
-            self._raw_integers -= _integers(divided)
+            self._raw_integers -= _count_integers(divided)
             packed = pack(divided, kind)
             self._packed.append(packed)
             self._packed_bytes += packed.bytes
@@ -357,9 +357,9 @@ class KeptSteps:
             if self._packed:
                 self._packed_bytes -= self._packed.popleft().bytes
             else:
-                self._raw_integers -= _integers(self._raw.popleft()[0])
+                self._raw_integers -= _count_integers(self._raw.popleft()[0])
 
 
-def _integers(divided: DividedStep) -> int:
+def _count_integers(divided: DividedStep) -> int:
     step = divided.step
     return step.ranks * (len(StepRow._fields) + step.cells_of_first)

@@ -45,7 +45,7 @@ class DetailMedians:
         """Median over the steps of the mean over ranks."""
 
         def middle(window: DetailWindow) -> float | None:
-            return known(median(mean(window.ranks.of(self.name(name), self.slots).T)))
+            return number_or_none(median(mean(window.ranks.of(self.name(name), self.slots).T)))
 
         return self._once(f"{name} over ranks", middle, None)
 
@@ -70,7 +70,7 @@ class DetailMedians:
         if self.window is None or not len(self.slots):
             return None
         name = "free_busbw" if self.clock_free and name == "busbw" else name
-        return known(median(self.window.group.of(name, self.slots)))
+        return number_or_none(median(self.window.group.of(name, self.slots)))
 
     def lateness(self) -> Column:
         """(ranks,) median lateness; for a rank in several process groups the largest in absolute value."""
@@ -147,7 +147,7 @@ class DetailMedians:
         return self._once(what, largest, self.unknown)
 
 
-def known(value: Column | float) -> float | None:
+def number_or_none(value: Column | float) -> float | None:
     """A scalar; None where it is NaN or infinite."""
     number = float(value)
     return number if np.isfinite(number) else None

@@ -101,7 +101,7 @@ class _Late(NamedTuple):
             return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
 
 
-def _late(window: ScopeWindow, slots: Indices) -> _Late:
+def _find_late(window: ScopeWindow, slots: Indices) -> _Late:
     values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
     ranks, size = np.arange(len(values)), values.shape[-1]
     n_known = size - np.isnan(values).sum(axis=-1)
@@ -132,7 +132,7 @@ def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Mea
 
 def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measurement | None:
     """`measure` of enough steps, all of which have bucket detail."""
-    late = _late(window, slots)
+    late = _find_late(window, slots)
     clear = late.clear()
     if rank is None:
         if not clear.any():
@@ -141,7 +141,7 @@ def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measureme
     elif np.isnan(late.median[rank]):
         return None
     ranks = late_together(late.median, clear, rank, len(window.members))
-    is_last, gains = gain(window, slots, ranks)
+    is_last, gains = ms_saved_by_arrival(window, slots, ranks)
     step = window.group.of("step", slots)
     as_it_ran = float(median(step))
     cost = as_it_ran - float(median(step - gains))
@@ -158,7 +158,7 @@ def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measureme
     )
 
 
-def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[Column, Column]:
+def ms_saved_by_arrival(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[Column, Column]:
     """(n,) whether one of `ranks` came last, and the ms that each step would have saved if they had arrived
     with the latest other rank.
 
@@ -337,7 +337,7 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
     count, total = len(begins[rank]), sum(map(len, begins.values()))
     if count < FEWEST or _by_chance(count, total, len(window.members)) > DOUBT:
         return None
-    if not _lasting(begins[rank], len(slots)):
+    if not _is_lasting(begins[rank], len(slots)):
         return None
     is_own = clear & (last == rank)
     mean, cost = float(step.mean()), float(np.where(is_own, gain, 0.0).mean())
@@ -353,7 +353,7 @@ def _by_chance(count: int, total: int, members: int) -> float:
     return probability_of_at_least(count, total, ODDS / (ODDS + members - 1))
 
 
-def _lasting(begins: Indices, steps: int) -> bool:
+def _is_lasting(begins: Indices, steps: int) -> bool:
     """Whether it occurred in both halves of the steps and still occurs."""
     half = (begins < steps // 2).mean()
     recent = (begins >= steps - RECENT).sum()

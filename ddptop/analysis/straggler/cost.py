@@ -16,7 +16,7 @@ import numpy as np
 
 from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import DetailMedians, known
+from ddptop.analysis.steps.medians import DetailMedians, number_or_none
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
 from ddptop.analysis.straggler import (
     agreement,
@@ -95,7 +95,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
         lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)
-        first = onset(lateness)
+        first = late_since(lateness)
         if first:
             slots = slots[first:]
             steps = steps[points >= int(window.group.of("point", slots[:1])[0])]
@@ -105,7 +105,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()))
 
 
-def onset(lateness: Column) -> int:
+def late_since(lateness: Column) -> int:
     """Index of the first step since which a rank is as late as now; 0: it was in all steps.
 
     `lateness`: (n,) of one rank, oldest first.
@@ -164,7 +164,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
         gain = own_gain
         gain_of_both = np.fmax(gain_of_both, gain + hidden if straggler.ranks else gain)
     step: Column = figures.steps.group.of("step", found.steps)
-    p50 = known(median(step))
+    p50 = number_or_none(median(step))
 
     def without(gain: Column) -> float | None:
         share = formulas.share(gain, window.group.of("step", detail.slots))
@@ -172,7 +172,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
         if not len(points):
             return None
         near = _nearest(points, figures.steps.group.of("point", found.steps).astype(np.int64))
-        return known(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
+        return number_or_none(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
     what_if = WhatIf(without(gain), without(hidden), without(np.fmax(gain_of_both, np.fmax(gain, hidden))))
     if detail.clock_free:
@@ -196,7 +196,7 @@ def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots:
     ranks = tuple(flag.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
     if len(flag.scope.ranks) < world or len(set(ranks)) >= world:
         return None
-    return arrival_rules.gain(window.scopes[flag.scope], slots, ranks)[1]
+    return arrival_rules.ms_saved_by_arrival(window.scopes[flag.scope], slots, ranks)[1]
 
 
 def _nearest(at: Column, points: Indices) -> Indices:
@@ -266,7 +266,7 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
             return int(newest[late.first]), Suspect(
                 rank, late.level_ms, bound_ms, last, len(over), basis="every_step"
             )
-    return _waits_for_cpu(figures) or _last_in_most(figures)
+    return _find_cpu_wait(figures) or _last_in_most(figures)
 
 
 LAST_SHARE = 0.9
@@ -304,7 +304,7 @@ CPU_LAST_SHARE, EARLY_CPU_LAST_SHARE = 0.75, 0.9
 `cpu_waits` takes, the larger one."""
 
 
-def _waits_for_cpu(figures: Figures) -> tuple[int, Suspect] | None:
+def _find_cpu_wait(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
     sure = figures.flags.cpu_suspect
     suspects = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
@@ -312,7 +312,7 @@ def _waits_for_cpu(figures: Figures) -> tuple[int, Suspect] | None:
 
 
 def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -> tuple[int, Suspect] | None:
-    """`_waits_for_cpu` in one process group. `sure`: as the blocks of `cpu_waits` tell, None while there are
+    """`_find_cpu_wait` in one process group. `sure`: as the blocks of `cpu_waits` tell, None while there are
     too few of them: then the newest steps alone tell, by a larger share."""
     newest = steps.slots()
     waits = place_excess(steps, "cpu", newest, members)
@@ -401,7 +401,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         if uneven_work.explains(lateness, more_elements, each_ms):
             place = "uneven_work"
             larger = sizes[first] if persistent else sizes[late_rows]
-            ratio = known(median(larger / (larger - more_elements)))
+            ratio = number_or_none(median(larger / (larger - more_elements)))
     gain = flagged.own_gain(
         steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"
     )
@@ -410,7 +410,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         pattern=flag.pattern,
         lateness_ms=float(median(lateness)),
         bound_ms=ERRORS * own_time_rules.error_of_median(lateness),
-        recoverable_ms=known(median(gain)) or 0.0,
+        recoverable_ms=number_or_none(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
         cause=flagged.cause(parts) if place is None else causes.of_place(place),

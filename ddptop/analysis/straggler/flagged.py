@@ -26,7 +26,9 @@ OWN_TIME_SHARE = 0.5
 """A rank is flagged only if at least this share of its lateness shows in its own time."""
 
 
-def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[StepPhase, float]:
+def excess_by_phase(
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask
+) -> dict[StepPhase, float]:
     """For each phase the ms that the late ranks take longer than the median of the other ranks of their
     process group, as a median over the steps.
 
@@ -132,7 +134,7 @@ def is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
     """Whether the lateness of a flagged rank shows in its own time as well."""
     window, newest = detail.scopes[flag.scope], detail.group.recent(arrival_rules.NEWEST)
     for steps in (newest, slots):
-        figures = _figures_of(detail, flag, steps)
+        figures = _straggler_of(detail, flag, steps)
         if figures is not None and shows_in_own_time(detail, window, steps, flag.rank, figures):
             return True
     return False
@@ -141,10 +143,10 @@ def is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
 def straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
     """The figures of the flagged rank over these steps, with the cause; None when they no longer meet the
     thresholds, or no rank is flagged."""
-    return None if detail.flagged is None else _figures_of(detail, detail.flagged, slots)
+    return None if detail.flagged is None else _straggler_of(detail, detail.flagged, slots)
 
 
-def _figures_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggler | None:
+def _straggler_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggler | None:
     """`straggler` of a flagged rank."""
     window = detail.scopes.get(flag.scope)
     if window is None or not len(slots):
@@ -170,7 +172,7 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
     if len(measured.ranks) > 1:
         lateness = window.ranks.of("lateness", slots).T[:, list(measured.ranks)]
         late[:, list(measured.ranks)] = lateness > measured.bound_ms
-    parts = excess(detail, window, slots, late)
+    parts = excess_by_phase(detail, window, slots, late)
     rotates = len(detail.moves) == MOVES and detail.count - detail.moves[0] <= MOVES_WITHIN
     return Straggler(
         rank=flag.global_rank,
@@ -194,7 +196,7 @@ def _of_pattern(
     clear = (window.group.of("recoverable", slots) > found.clear_ms) & np.isin(last, found.ranks)
     late = clear[:, None] & (last[:, None] == np.arange(len(window.members)))
     lateness = window.ranks.of("lateness", slots).T[late]
-    parts = excess(detail, window, slots, late) if late.any() else {}
+    parts = excess_by_phase(detail, window, slots, late) if late.any() else {}
     ranks = tuple(window.scope.ranks[rank] for rank in found.ranks)
     return Straggler(
         rank=flag.global_rank,
@@ -214,7 +216,9 @@ DRAWN = 8
 """Other ranks whose own times a straggler's are drawn from."""
 
 
-def gain(own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False) -> Column:
+def ms_saved_by_own_time(
+    own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False
+) -> Column:
     """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
 
     `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
@@ -254,7 +258,7 @@ def own_gain(
 ) -> Column:
     """(n,) `gain` of some ranks; without backward in steps where a last gradient is unknown."""
     if place == "uneven_work":
-        gained = uneven_work.gain(steps, slots, members)
+        gained = uneven_work.ms_saved_if_even(steps, slots, members)
         if not np.isnan(gained).all():
             return gained
         place = None
@@ -264,4 +268,4 @@ def own_gain(
         other_places = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
         own_ms = np.where(unknown.any(axis=0), sum(other_places[1:], other_places[0]), own_ms)
     part = None if place is None else steps.place(place, slots, members)
-    return gain(own_ms, np.isin(members, ranks), part, rotating=rotating)
+    return ms_saved_by_own_time(own_ms, np.isin(members, ranks), part, rotating=rotating)

@@ -450,7 +450,7 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Lat
     """The ranks that are late in turn because their batches differ, where that costs enough."""
     last, _ = group.added.late_until(int(slots[-1]))
     newest, last = (values[-own_time_rules.ROTATING_STEPS :] for values in (slots, last))
-    gain = uneven_work.gain(steps, newest, group.members)
+    gain = uneven_work.ms_saved_if_even(steps, newest, group.members)
     if len(last) < own_time_rules.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
         return None
     worth = max(own_time_rules.FLAG_MS, own_time_rules.FLAG_SHARE * float(steps.wall(newest).mean()))

@@ -89,7 +89,7 @@ def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size
     return max(0.0, float(median(more / (size[larger] - median(size[~larger])))))
 
 
-def gain(steps: StepWindow, slots: Indices, members: Indices) -> Column:
+def ms_saved_if_even(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     """(n,) ms by which the slowest rank of each step had been faster had all ranks had as many elements."""
     element_ms = ms_per_element(steps, slots, members)
     if element_ms is None:

@@ -54,8 +54,8 @@ def long_activities(state: RunState, median_step_ms: float | None) -> tuple[Long
     activity, phase, since_ns = (beats.field(name) for name in ("activity", "phase", "since_ns"))
     ranks_of: dict[tuple[ActivityKind, str], list[int]] = {}
     for rank in running.tolist():
-        kind = _kind_of(int(activity[rank]), int(phase[rank]), bool(table.declared[rank]))
-        ranks_of.setdefault((kind, _name_of(state, rank, kind, int(activity[rank]))), []).append(rank)
+        kind = _activity_kind(int(activity[rank]), int(phase[rank]), bool(table.declared[rank]))
+        ranks_of.setdefault((kind, _activity_name(state, rank, kind, int(activity[rank]))), []).append(rank)
     here_ns = np.where(since_ns > 0, since_ns + table.delay_ns, table.moved_ns)
     return tuple(
         LongActivity(kind, name, tuple(ranks), state.unix_s(int(here_ns[ranks].min())))
@@ -72,7 +72,7 @@ def past_activities(state: RunState) -> tuple[ActivitySpan, ...]:
     return tuple(sorted(spans, key=lambda span: span.since_s))
 
 
-def _kind_of(activity: int, phase: int, declared: bool) -> ActivityKind:
+def _activity_kind(activity: int, phase: int, declared: bool) -> ActivityKind:
     """What a rank does, by its newest heartbeat; before this was sent, by its phase alone."""
     if activity >= Activity.WAIT:
         return "wait"
@@ -83,7 +83,7 @@ def _kind_of(activity: int, phase: int, declared: bool) -> ActivityKind:
     return PHASE_NAMES.get(phase) or "other" if phase != Phase.EVALUATE else "evaluate"
 
 
-def _name_of(state: RunState, rank: int, kind: ActivityKind, activity: int) -> str:
+def _activity_name(state: RunState, rank: int, kind: ActivityKind, activity: int) -> str:
     if kind == "declared":
         return state.ranks[rank].phase_name or "a declared phase"
     if kind == "wait" and activity in list(Activity) and activity != Activity.WAIT:

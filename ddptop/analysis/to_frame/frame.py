@@ -17,7 +17,7 @@ from ddptop.analysis.stall.current import current_stall, rank_states, stall_diag
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.stall.start import position_in_start, start_of
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.medians import number_or_none
 from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.straggler.late_in_group import straggler_in_group
 from ddptop.analysis.to_frame.activity import epoch_progress, long_activities, past_activities
@@ -31,7 +31,7 @@ from ddptop.analysis.to_frame.tables import (
     gpu_facts,
     heat,
     logged,
-    rank_columns,
+    make_ranks,
     rank_steps,
     with_reasons,
 )
@@ -87,7 +87,7 @@ def build(
     ledger = ledger_at(state, diagnosis, now_ns)
     straggler = _choose_straggler(state, shown, ledger)
     simulated = state.run is not None and state.run.simulated
-    columns = rank_columns(state, states, shown, now_ns)
+    columns = make_ranks(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
     clocks = clocks_at(state, sorted(state.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
@@ -221,7 +221,7 @@ def _training_kind(reported: Scalar, *, has_trained: bool) -> TrainingKind | Non
 def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> GroupFigures:
     figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
-    p50 = known(median(step)) if len(step) else None
+    p50 = number_or_none(median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
     loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
@@ -230,10 +230,10 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
-        step_ms_p95=known(interpolated_quantile(step, 0.95)) if len(step) else None,
-        loss_mean=known(figures.loss[figures.has_loss].mean()) if figures.has_loss.any() else None,
-        loss_min=known(np.nanmin(loss)) if finite else None,
-        loss_max=known(np.nanmax(loss)) if finite else None,
+        step_ms_p95=number_or_none(interpolated_quantile(step, 0.95)) if len(step) else None,
+        loss_mean=number_or_none(figures.loss[figures.has_loss].mean()) if figures.has_loss.any() else None,
+        loss_min=number_or_none(np.nanmin(loss)) if finite else None,
+        loss_max=number_or_none(np.nanmax(loss)) if finite else None,
         loss_min_rank=int(np.nanargmin(loss)) if finite else None,
         loss_max_rank=int(np.nanargmax(loss)) if finite else None,
         collective_ms=collective,
@@ -242,8 +242,8 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         overlap_pct=detail.group("overlap"),
         busbw_gbps=detail.group("busbw"),
         **shown.what_if._asdict(),
-        bound_ms=_widest(detail.bound),
-        transfer_bound_ms=_widest(detail.transfer_bound),
+        bound_ms=_largest_bound(detail.bound),
+        transfer_bound_ms=_largest_bound(detail.transfer_bound),
         clock_free=detail.clock_free,
         **(_clock_reason(state) if detail.clock_free else {}),
         incarnation=state.incarnation,
@@ -256,7 +256,7 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         loss_of_other=figures.turns.loss_of_other if figures.turns.optimizers else None,
         cpu_wait_pct=cpu_wait_pct(figures.steps, slots),
         cpu_shortage=cpu_shortage(state) if state.world > 1 else "",
-        **_exposed(figures.steps, shown),
+        **_exposed_figures(figures.steps, shown),
     )
 
 
@@ -272,7 +272,7 @@ def _clock_reason(state: RunState) -> dict[str, Any]:
     }
 
 
-def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, Any]:
+def _exposed_figures(steps: StepWindow, shown: FrameSteps) -> dict[str, Any]:
     """Exposed communication, its parts and its share of the step: medians over steps of means over ranks.
 
     From every step where the last gradients are known; where in none, from those with bucket detail."""
@@ -282,7 +282,7 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, Any]:
     )
     if np.isnan(wait_ms).all():
         exposed, wait = detail.over_ranks("exposed"), detail.over_ranks("exposed_wait")
-        step = known(median(wall)) if len(wall) else None
+        step = number_or_none(median(wall)) if len(wall) else None
         return {
             "exposed_comm_ms": exposed,
             "exposed_wait_ms": wait,
@@ -290,16 +290,16 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, Any]:
             "exposed_comm_pct": None if exposed is None or not step else 100 * exposed / step,
         }
     return {
-        "exposed_comm_ms": known(median(wait_ms + transfer)),
-        "exposed_wait_ms": known(median(wait_ms)),
-        "exposed_transfer_ms": known(median(transfer)),
-        "exposed_comm_pct": known(median(formulas.share(100 * (wait_ms + transfer), wall))),
+        "exposed_comm_ms": number_or_none(median(wait_ms + transfer)),
+        "exposed_wait_ms": number_or_none(median(wait_ms)),
+        "exposed_transfer_ms": number_or_none(median(transfer)),
+        "exposed_comm_pct": number_or_none(median(formulas.share(100 * (wait_ms + transfer), wall))),
     }
 
 
-def _widest(bounds: Column) -> float | None:
+def _largest_bound(bounds: Column) -> float | None:
     """The largest bound, which holds for every rank; None: unknown."""
-    return known(np.fmax.reduce(bounds)) if len(bounds) else None
+    return number_or_none(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
 def _largest_of_beats(state: RunState, name: str) -> Any:
@@ -320,7 +320,7 @@ def _overhead(state: RunState) -> Overhead:
         failures=int(np.nansum(failures)),
         measured=state.figures.shadow_cost.measured,
         recorded_every=state.figures.recorded_steps.every,
-        collector_pct=_widest(state.table.newest_values(Usage, "watcher_pct")),
+        collector_pct=_largest_bound(state.table.newest_values(Usage, "watcher_pct")),
     )
     if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"

@@ -62,7 +62,7 @@ def host_figures(
         "state": [*map(states.__getitem__, names)],
         "age_ms": [max(0, now_ns - reported[name]) / 1e6 for name in names],
         "collector": [name == own_host for name in names],
-        **_of_ranks(state, ranks, straggler, len(spare)),
+        **_figures_over_ranks(state, ranks, straggler, len(spare)),
         **_of_clocks([clocks[name] for name in names], own_host),
         **_of_agents([known_hosts.get(name) for name in names]),
         **_of_links(state.hosts, names),
@@ -70,7 +70,7 @@ def host_figures(
     return tuple(map(HostFigures, *(columns[name] for name in FIELDS)))
 
 
-def _of_ranks(
+def _figures_over_ranks(
     state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
 ) -> dict[str, Sequence[Any]]:
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""

@@ -58,8 +58,10 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     return Ledger(
         elapsed_s=run_s,
         ranks=LedgerRanks(elapsed_s=elapsed_s, **columns),
-        run=_skew_cost(run_s, float(elapsed_s.sum()), ledger.n_steps, scale, ledger.waits, ledger.run_bins),
-        recent=_skew_cost(
+        run=_make_skew_cost(
+            run_s, float(elapsed_s.sum()), ledger.n_steps, scale, ledger.waits, ledger.run_bins
+        ),
+        recent=_make_skew_cost(
             recent_s,
             recent.total_ms / 1000.0,
             int(recent.n_steps),
@@ -85,7 +87,7 @@ def _scale_of_run(ledger: RunLedger) -> float:
     )
 
 
-def _skew_cost(
+def _make_skew_cost(
     over_s: float, rank_seconds: float, steps: int, scale: float, waits: WaitSums, bins: Sequence[TimeBin]
 ) -> SkewCost:
     """What was waited within `over_s`, of these rank-seconds of all ranks."""

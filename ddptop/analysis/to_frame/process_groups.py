@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.steps.group_arrivals import KEPT_STEPS
-from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.medians import number_or_none
 from ddptop.frames.process_groups import ProcessGroupFigures
 from ddptop.frames.statistics import median
 
@@ -24,17 +24,17 @@ MOST_OPERATIONS = 4
 def process_groups(state: RunState) -> tuple[ProcessGroupFigures, ...]:
     """Those of which steps were compared, in order of their ranks."""
     groups = [group for group in state.group_arrivals.groups.values() if group.first is not None]
-    shown = [_figures_of(group, state.world) for group in groups]
+    shown = [_group_figures(group, state.world) for group in groups]
     if len(shown) > MOST_SHOWN:
         shown = sorted(shown, key=lambda figures: -(figures.lateness_ms or 0.0))[:MOST_SHOWN]
     return tuple(sorted(shown, key=lambda figures: (figures.ranks, figures.name)))
 
 
-def _figures_of(group: GroupCollectives, world: int) -> ProcessGroupFigures:
+def _group_figures(group: GroupCollectives, world: int) -> ProcessGroupFigures:
     window, scope = group.window, group.scope
     slots = window.newest(KEPT_STEPS)
-    skew_ms = known(median(window.group.of("skew", slots)))
-    bound_ms = known(np.fmax.reduce(window.bound_ms(slots)))
+    skew_ms = number_or_none(median(window.group.of("skew", slots)))
+    bound_ms = number_or_none(np.fmax.reduce(window.bound_ms(slots)))
     last: int | None = None
     last_pct: float | None = None
     lateness_ms: float | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.analysis.rank_columns import phase_names, reported_columns, usage_beside
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import DetailMedians, known
+from ddptop.analysis.steps.medians import DetailMedians, number_or_none
 from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
@@ -44,7 +44,7 @@ OWN_FIGURES = (
 )
 
 
-def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
+def make_ranks(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """The columns of all ranks.
 
     For a rank in several process groups collective, wait, transfer and exposed communication are unions over
@@ -55,7 +55,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     window, unknown, self_ms = state.figures.detail, detail.unknown, detail.ranks("self")
     every = steps.own_medians(slots, walls) if steps.has_own and len(slots) else {}
-    exposed, exposed_wait = _exposed(every, detail)
+    exposed, exposed_wait = _exposed_of_ranks(every, detail)
 
     def narrow(column: Column) -> Column:
         """float32, as it is sent, so that a frame is the same before and after the credit link."""
@@ -90,7 +90,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     )
 
 
-def _exposed(every: dict[str, Column], detail: DetailMedians) -> tuple[Column, Column]:
+def _exposed_of_ranks(every: dict[str, Column], detail: DetailMedians) -> tuple[Column, Column]:
     """(ranks,) exposed communication and exposed wait: of every step, or where its last gradients are not
     known, of the steps with bucket detail. `every`: from `StepWindow.own_medians`."""
     known_wait = ~np.isnan(every["exposed_wait"]) if every else np.zeros(1, bool)
@@ -204,7 +204,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
     free, factor, generation = window.clock_free, window.factor, _generation(state, window)
     names = {name: f"free_{name}" if free and name in FREE else name for name in TIMES}
     medians = window.bucket.medians((*names.values(), "spread"), slots)
-    bound = known(np.fmax.reduce(detail.bound_of(window, slots)))
+    bound = number_or_none(np.fmax.reduce(detail.bound_of(window, slots)))
     sizes = np.array([bucket.wire_bytes for bucket in window.buckets], np.float64)
     algbw, effective = (
         formulas.bandwidth_gbps(sizes, medians[names[name]]) for name in ("transfer", "collective")

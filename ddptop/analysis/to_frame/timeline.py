@@ -10,6 +10,7 @@ import numpy as np
 from ddptop.analysis.steps import bucket_times, formulas
 from ddptop.analysis.steps.evaluate_buckets import overlap_pct
 from ddptop.analysis.steps.kept import HEAD
+from ddptop.analysis.steps.medians import number_or_none
 from ddptop.frames.detail import Lane, LaneSpan, Reduce, Timeline
 from ddptop.frames.statistics import mean, median
 from ddptop.protocol.messages import Flag
@@ -176,15 +177,15 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
     waits = _waits(packed, worked)
     decided = _decided(worked)
     walls = packed.head[HEAD.index("wall_us")] / US
-    every = _exposed(packed)
-    exposed = _known(float(mean(every.sum(axis=0))))
+    every = _exposed_parts_ms(packed)
+    exposed = number_or_none(float(mean(every.sum(axis=0))))
     if exposed is None and waits is not None:
-        exposed = _known(float(mean(waits.exposed[0])))
+        exposed = number_or_none(float(mean(waits.exposed[0])))
     overlap = None
     if waits is not None:
         several = packed.head[HEAD.index("micro_steps")] > 1
         bare = np.where(several, every.sum(axis=0), np.nan)[None]
-        overlap = _known(float(overlap_pct(waits, bare)[0]))
+        overlap = number_or_none(float(overlap_pct(waits, bare)[0]))
     last = decided[0] if decided is not None else None
     return Timeline(
         step=packed.step,
@@ -279,7 +280,7 @@ def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
 
 def _bound(packed: Packed) -> float | None:
     bounds = [how.bound_ms(packed.begin_ns[list(scope.ranks)]).max() for scope, how in packed.compared]
-    return _known(max(bounds)) if bounds else None
+    return number_or_none(max(bounds)) if bounds else None
 
 
 def _reduces(worked: list[_GroupTimes]) -> list[Reduce]:
@@ -311,7 +312,7 @@ def _chosen(
     return [*(rank for rank in lead if rank not in about), *sorted(about)]
 
 
-def _exposed(packed: Packed) -> Column:
+def _exposed_parts_ms(packed: Packed) -> Column:
     """(2, ranks) exposed wait and exposed transfer in ms, from the last gradients; NaN where one of a rank's
     process group is not known."""
     exposed = np.where(packed.exposed_us < 0, np.nan, packed.exposed_us / US)
@@ -379,7 +380,3 @@ def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Col
     last = np.where(clear, (who == row_number).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[is_known] for column in (places, ready, start, arrival, end, last))
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

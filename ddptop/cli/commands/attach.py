@@ -124,10 +124,10 @@ def begin_recording(exchange: Exchange) -> str:
     exchange.announce_begin(first_step)
     reports = exchange.wait_for_state("recording", wait_s=BEGIN_S)
     folder = Path(next(iter(reports.values()))["folder"])
-    return f"ddptop {_name_of(folder)}".rstrip()
+    return f"ddptop {_run_name(folder)}".rstrip()
 
 
-def _name_of(folder: Path) -> str:
+def _run_name(folder: Path) -> str:
     from ddptop.host.runs import read_run_file
 
     end = time.monotonic() + 10

@@ -156,7 +156,7 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
         return _show_part(run, options)
     if mode is Mode.SCREEN:
         # Before the imports, which take most of the time until the screen is there.
-        first_picture.begin(f"waiting for the first frame of run {run.name}")
+        first_picture.show_first_page(f"waiting for the first frame of run {run.name}")
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import show_source
     from ddptop.sources.live import LiveSource
@@ -177,7 +177,7 @@ def _show_part(run: RunFile, options: argparse.Namespace) -> int:
 
 def show_picker(options: argparse.Namespace) -> int:
     """Let the user choose on the screen, and show one run after the other."""
-    first_picture.begin("looking for runs")
+    first_picture.show_first_page("looking for runs")
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import Mode, show_source
     from ddptop.tui.runs import NoSource

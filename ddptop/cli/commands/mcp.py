@@ -93,7 +93,7 @@ def _failing_with(failure: type[Exception], tool: Callable[..., str]) -> Callabl
 def runs() -> str:
     """Live runs and recordings on this machine, newest first. Other tools take `name` or `id` as `run`."""
     from ddptop.cli.find import find_live, find_recorded
-    from ddptop.cli.runs import as_json, of_live, of_recording
+    from ddptop.cli.runs import of_live, of_recording, run_as_json
 
     running = find_live()
     kept = find_recorded(running)
@@ -101,7 +101,7 @@ def runs() -> str:
     most = CUTS[0][0]
     entries = [*map(of_live, running), *map(of_recording, kept[:most])]
     return answer_json(
-        {"runs": [as_json(entry) for entry in entries], "not_listed": max(0, len(kept) - most)}
+        {"runs": [run_as_json(entry) for entry in entries], "not_listed": max(0, len(kept) - most)}
     )
 
 

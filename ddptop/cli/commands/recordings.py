@@ -37,13 +37,13 @@ class Ls(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Print a line per run."""
         from ddptop.cli.find import find_live, find_recorded
-        from ddptop.cli.runs import as_json, of_live, of_recording, table_lines
+        from ddptop.cli.runs import of_live, of_recording, run_as_json, table_lines
 
         running = find_live()
         entries = [of_live(run) for run in running]
         entries += [of_recording(item) for item in find_recorded(running)]
         if options.json:
-            print_json({"schema": 1, "runs": [as_json(entry) for entry in entries]}, allow_nan=True)
+            print_json({"schema": 1, "runs": [run_as_json(entry) for entry in entries]}, allow_nan=True)
         elif entries:
             print_text("\n".join(table_lines(entries)))
         else:

@@ -88,7 +88,7 @@ def show_recording(
     mode = choose_mode(options, live=follow)
     settings = load_settings(vars(options)).settings
     if mode is Mode.SCREEN:
-        first_picture.begin(f"reading {path.name}")
+        first_picture.show_first_page(f"reading {path.name}")
     steps = _check_recording(path, at)
     if compare is not None:
         base_steps = _check_recording(compare, None)

@@ -211,7 +211,7 @@ def decide_group(cards: list[RankCard]) -> dict[str, Any]:
             values = ", ".join(f"rank {card.rank} {value}" for value, card in given.items())
             hint = "; ddptop makes each rank's own random numbers from one seed" if what == "seed" else ""
             return {"wrong": f"the ranks were given different values of {what}: {values}{hint}"}
-    shared = _shared_gpu(cards)
+    shared = _find_shared_gpu(cards)
     without = next((card for card in cards if card.gpu is None), None)
     # Collectives need one backend: a rank without a GPU, or two on one, make all take gloo.
     backend = cards[0].backend or ("gloo" if shared or without else "nccl")
@@ -247,7 +247,7 @@ def _mixed_devices(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
     return None if different_card is None else (cards[0], different_card)
 
 
-def _shared_gpu(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
+def _find_shared_gpu(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
     owners: dict[str, RankCard] = {}
     for card in cards:
         if card.gpu is not None and owners.setdefault(card.gpu, card) is not card:
@@ -258,16 +258,16 @@ def _shared_gpu(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
 def _missing_text(came: list[int], world_size: int, timeout: timedelta) -> str:
     return (
         f"after {_seconds_text(timeout)} {_absent_text(came, world_size)}. "
-        f"Here: {_list_of(came)}. Look for their errors, or start as many ranks as the world size says"
+        f"Here: {_rank_list(came)}. Look for their errors, or start as many ranks as the world size says"
     )
 
 
 def _absent_text(came: list[int], world_size: int) -> str:
     missing = sorted(set(range(world_size)) - set(came))
-    return f"{len(missing)} of {world_size} ranks have not come: {_list_of(missing)}"
+    return f"{len(missing)} of {world_size} ranks have not come: {_rank_list(missing)}"
 
 
-def _list_of(ranks: list[int], most: int = 16) -> str:
+def _rank_list(ranks: list[int], most: int = 16) -> str:
     listed = ", ".join(str(rank) for rank in ranks[:most])
     return listed if len(ranks) <= most else f"{listed} and {len(ranks) - most} more"
 

@@ -176,18 +176,18 @@ variables_set: list[str] = []
 
 def end_group(*, failed: bool) -> None:
     """Destroy the process group; `failed`: without waiting for collectives under way."""
-    atexit.unregister(_at_exit)
+    atexit.unregister(_clean_up_at_exit)
     destroy_groups(failed=failed)
     while variables_set:
         os.environ.pop(variables_set.pop(), None)
     join_run.leave_run()
 
 
-def _at_exit() -> None:
+def _clean_up_at_exit() -> None:
     """For a script that ended without `cleanup()`; after an exception Python keeps its type in `sys`."""
     end_group(failed=getattr(sys, "last_type", None) is not None)
 
 
 def end_at_exit() -> None:
     """Destroy the group when the interpreter exits, if nothing has done so before."""
-    atexit.register(_at_exit)
+    atexit.register(_clean_up_at_exit)

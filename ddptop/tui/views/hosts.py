@@ -22,7 +22,7 @@ from ddptop.frames.numbers import (
 from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, host_value
-from ddptop.render.hosts import host_figures, host_troubles, rank_spans
+from ddptop.render.hosts import figures_by_trouble, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, draw_rule, highlight_matches, join_parts
 from ddptop.render.metrics import HOST_FIELDS
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
@@ -196,7 +196,7 @@ class HostsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
-        hosts = _sort_hosts(scene, _filter_hosts(scene, host_figures(scene)))
+        hosts = _sort_hosts(scene, _filter_hosts(scene, figures_by_trouble(scene)))
         detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
         names = [host.name for host in hosts]
         scroll = scene.place.scroll

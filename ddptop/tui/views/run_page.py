@@ -100,7 +100,7 @@ def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
         name = model[2] if model else key
         if name in _SAID:
             continue
-        if _from_environment(name):
+        if _is_from_environment(name):
             sections.setdefault(ENVIRONMENT, []).append(Fact(name, str(value)))
         elif model:
             title = f"{OPTIONS} of model {model[1]}" if model[1] else OPTIONS
@@ -114,7 +114,7 @@ def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
     return sections
 
 
-def _from_environment(name: str) -> bool:
+def _is_from_environment(name: str) -> bool:
     return name in _ENVIRONMENT or name.startswith(
         ("nccl_", "gloo_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "OMP_")
     )

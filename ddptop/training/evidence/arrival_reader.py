@@ -212,7 +212,9 @@ class ArrivalReader:
             launched_us=tuple(max(0, ns - base_ns) // 1000 for ns in launched_ns),
             first_step=min(steps),
             steps=tuple(step - min(steps) for step in steps),
-            kinds=tuple(_kind_of(samples[kind]) for kind in range(min(len(kinds), MAX_COLLECTIVE_KINDS))),
+            kinds=tuple(
+                _collective_kind(samples[kind]) for kind in range(min(len(kinds), MAX_COLLECTIVE_KINDS))
+            ),
             of_kind=tuple(of_kind),
         )
 
@@ -258,7 +260,7 @@ ELEMENT_BYTES = (
 """By torch's names of data types in a flight recorder."""
 
 
-def _kind_of(entry: Entry) -> CollectiveKind:
+def _collective_kind(entry: Entry) -> CollectiveKind:
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
     n_bytes = sum(
         math.prod(size) * ELEMENT_BYTES.get(dtype, 0) for size, dtype in zip(sizes, dtypes, strict=False)

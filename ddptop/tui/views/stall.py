@@ -18,7 +18,7 @@ from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import Evidence, draw_evidence
 from ddptop.render.host_table import host_columns
-from ddptop.render.hosts import host_figures
+from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.line import Line, Piece, draw_rule, of_state
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap_lines
@@ -222,7 +222,7 @@ def _draw_hosts(scene: Scene, width: int) -> list[Panel]:
     """The hosts, the worst first; none where nothing is known of them."""
     if not scene.frame.hosts:
         return []
-    hosts = host_figures(scene)[:MOST_HOSTS]
+    hosts = figures_by_trouble(scene)[:MOST_HOSTS]
     columns = table.fit_columns(host_columns(scene, hosts, width), width, 2)
     rows = [table.draw_head(columns, 2), *(table.draw_row(columns, row, 2) for row in range(len(hosts)))]
     return [Panel("hosts", rows, len(rows) + 2, key="8", opens=Do.VIEW("hosts"))]

@@ -30,8 +30,16 @@ PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 """By the name of the logger, the package that it needs."""
 
 GROUP = (
-    *("loss_mean", "steps_per_s", "step_ms_p50", "step_ms_p95"),
-    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
+    "loss_mean",
+    "steps_per_s",
+    "step_ms_p50",
+    "step_ms_p95",
+    "collective_ms",
+    "wait_ms",
+    "transfer_ms",
+    "exposed_comm_ms",
+    "overlap_pct",
+    "busbw_gbps",
 )
 """Figures of the group that are written, as in the snapshot."""
 

@@ -75,7 +75,16 @@ TEXT_KINDS = frozenset({"str", "str | None"})
 
 MAY_BE_INFINITE = {
     *(name for name, figure in RANK_FIGURES.items() if figure.may_be_infinite),
-    *("loss_mean", "loss_min", "loss_max", "value", "low", "middle", "high", "mean", "least", "largest"),
+    "loss_mean",
+    "loss_min",
+    "loss_max",
+    "value",
+    "low",
+    "middle",
+    "high",
+    "mean",
+    "least",
+    "largest",
 }
 """Numbers of the training itself: a loss, what it logs, and both in a heat map."""
 

@@ -55,8 +55,15 @@ PROCESS_GROUP_FIELDS = tuple(
 )
 
 SUSPECT_FIELDS = (
-    *("rank", "lateness_ms", "bound_ms", "last", "steps", "basis"),
-    *("cause", "so_far_s", "needed_s"),
+    "rank",
+    "lateness_ms",
+    "bound_ms",
+    "last",
+    "steps",
+    "basis",
+    "cause",
+    "so_far_s",
+    "needed_s",
 )
 
 LOSS_FIELDS = ("what", "rank", "key", "gives_back_s", "elapsed_s")
@@ -97,7 +104,16 @@ POSITION_FIELDS = (
 
 SKEW_FIELDS = ("over_s", "rank_seconds", "lost_pct", "low_pct", "high_pct", "steps")
 
-WAITED_FIELDS = (*("rank", "place", "share_pct", "steps", "longest_s", "longest_step", "dear_s", "n_dear"),)
+WAITED_FIELDS = (
+    "rank",
+    "place",
+    "share_pct",
+    "steps",
+    "longest_s",
+    "longest_step",
+    "dear_s",
+    "n_dear",
+)
 
 SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples", "held_pct")
 

@@ -83,8 +83,15 @@ _SAMPLES = 1 << 62
 _PLACE_BITS = 4
 
 SAMPLED_PLACES: tuple[str, ...] = (
-    *("", "data", "forward", "backward", "optimizer"),
-    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+    "",
+    "data",
+    "forward",
+    "backward",
+    "optimizer",
+    "before_forward",
+    "before_backward",
+    "before_optimizer",
+    "after_optimizer",
 )
 """Places of a step that samples can be restricted to, names of `OwnPlace`; empty: wherever the rank does not
 wait for others. An ASK has the index, so none may move."""

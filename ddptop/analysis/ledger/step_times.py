@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
 
 STEP_CLASSES: tuple[LedgerClass, ...] = (
-    *("data", "forward", "own_backward", "optimizer", "between", "gc"),
-    *("transfer", "waiting", "evaluation", "phase", "first_batch", "saving"),
+    "data",
+    "forward",
+    "own_backward",
+    "optimizer",
+    "between",
+    "gc",
+    "transfer",
+    "waiting",
+    "evaluation",
+    "phase",
+    "first_batch",
+    "saving",
 )
 """The classes of a complete step. What is in none of them is not known."""
 

@@ -36,8 +36,17 @@ PACKED_BYTES = 4 * 2**20
 """Most bytes of older steps, which are packed: six steps of 4096 ranks with ten buckets."""
 
 HEAD = (
-    *("begin_us", "wall_us", "data_us", "forward_us", "backward_us", "optimizer_us"),
-    *("forward_at_us", "backward_at_us", "optimizer_at_us", "micro_steps", "flags"),
+    "begin_us",
+    "wall_us",
+    "data_us",
+    "forward_us",
+    "backward_us",
+    "optimizer_us",
+    "forward_at_us",
+    "backward_at_us",
+    "optimizer_at_us",
+    "micro_steps",
+    "flags",
 )
 """Columns of `Packed.head`: the fields of a StepRow up to here."""
 

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
 
-PLACES: tuple[OwnPlace, ...] = (
-    *("data", "forward", "backward", "optimizer"),
-    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+OUTSIDE_PHASES: tuple[OwnPlace, ...] = (
+    "before_forward",
+    "before_backward",
+    "before_optimizer",
+    "after_optimizer",
 )
+PLACES: tuple[OwnPlace, ...] = ("data", "forward", "backward", "optimizer", *OUTSIDE_PHASES)
 """The parts of a rank's own time, which add up to it."""
 PART_COLUMNS = (
     *(*PLACES, "cpu", "gc", "waited", "exposed", "exposed_wait", "elements"),
-    *("buffers", "buffers_wait"),
+    "buffers",
+    "buffers_wait",
 )
 WHOLE_PHASES = ("data", "forward", "optimizer")
 """Phases without exposed communication: own time but for waits in collectives of the script's own."""
@@ -210,7 +214,15 @@ SCOPE_COLUMNS = ("lateness", "arrival", "bound", "spread")
 WRONG_CLOCKS = ("wrong_clock", "other_clock")
 SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction", *WRONG_CLOCKS)
 BUCKET_COLUMNS = (
-    *("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer", "launches"),
+    "collective",
+    "wait",
+    "transfer",
+    "skew",
+    "last",
+    "spread",
+    "free_wait",
+    "free_transfer",
+    "launches",
 )
 
 FEW_DETAILED, DETAILED_BACK = 8, 32

@@ -14,7 +14,7 @@ from ddptop.analysis.rank_columns import phase_names, reported_columns, usage_be
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, number_or_none
-from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
+from ddptop.analysis.steps.windows import OUTSIDE_PHASES, PHASES, STEP_COLUMNS
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.figures import Ranks
@@ -39,8 +39,13 @@ if TYPE_CHECKING:
 
 
 OWN_FIGURES = (
-    *("own", "excess", "waited", "gc", "buffers", "buffers_wait"),
-    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+    "own",
+    "excess",
+    "waited",
+    "gc",
+    "buffers",
+    "buffers_wait",
+    *OUTSIDE_PHASES,
 )
 
 
@@ -169,8 +174,11 @@ TIMES, FREE = ("collective", "wait", "transfer", "skew"), ("wait", "transfer")
 _UNMEASURED = dict.fromkeys(
     (
         *(f"{name}_ms" for name in TIMES),
-        *("algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
-        *("last_arriver", "last_arriver_pct"),
+        "algbw_gbps",
+        "busbw_gbps",
+        "effective_busbw_gbps",
+        "last_arriver",
+        "last_arriver_pct",
     )
 )
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 VALUE_OPTIONS = frozenset(
     {
-        *("--wait", "--connect", "--remote-command", "--key", "--port"),
+        "--wait",
+        "--connect",
+        "--remote-command",
+        "--key",
+        "--port",
         *(flag_of(name) for name, setting in SETTINGS.items() if setting.metavar is not None),
     }
 )

@@ -41,8 +41,24 @@ NEWEST_LAST = frozenset({"events"})
 
 OURS = frozenset(
     {
-        *("kind", "sign", "severity", "state", "source", "pattern", "cause", "place", "basis", "category"),
-        *("dtype", "backend", "phase", "torch", "device", "id", "why", "data_from"),
+        "kind",
+        "sign",
+        "severity",
+        "state",
+        "source",
+        "pattern",
+        "cause",
+        "place",
+        "basis",
+        "category",
+        "dtype",
+        "backend",
+        "phase",
+        "torch",
+        "device",
+        "id",
+        "why",
+        "data_from",
     }
 )
 """Keys whose short texts are words of ddptop, of torch or of the machine."""

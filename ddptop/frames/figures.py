@@ -1077,8 +1077,6 @@ TEXT_FIGURES = (
 RANK_FIGURES = {figure.name: figure for figure in FIGURES if figure.scope == "rank"}
 """Those that are columns of `Ranks`."""
 
-BY_TITLE = {figure.title: figure for figure in FIGURES if figure.title}
-
 
 def _n_not_running(host: HostFigures) -> float:
     """How many of its ranks do not run, below 0: the host that misses most of them comes first."""

@@ -110,12 +110,6 @@ class StepColumns:
         ended = self.integers[BEGIN].astype(np.int64) + self.integers[WALL]
         return ended.tolist(), self.integers[FLAGS].tolist(), self.integers[MICRO_STEPS].tolist()
 
-    @cached_property
-    def cell_counts(self) -> list[int]:
-        """By row: how many integers its cells are."""
-        counts: list[int] = np.diff(self.cells_at).tolist()
-        return counts
-
     def row(self, index: int) -> StepRow:
         """One row as it was encoded."""
         cells = self.cells[self.cells_at[index] : self.cells_at[index + 1]].tolist()

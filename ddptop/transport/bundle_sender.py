@@ -129,8 +129,6 @@ class BundleSender:
         """How far bucket detail is to be thinned out; 0: not at all."""
         self.replied_ns: int | None = None
         """When the collector last answered, by CLOCK_MONOTONIC; None: never."""
-        self.acked_ns: int | None = None
-        """When an ack last got further, by CLOCK_MONOTONIC; None: never."""
         self._too_large = 0
 
     @property
@@ -325,7 +323,7 @@ class BundleSender:
             # An ack that is late, after a rewind, takes nothing off: it is no progress.
             if self._unacked.note_ack(name, seq):
                 answers.acked.append((name, seq))
-                self._advanced_ns = self.acked_ns = back_ns
+                self._advanced_ns = back_ns
                 # At once, because the window that was full has room again.
                 self._urgent |= self._waits_for_ack
         answers.asked += reply.asks

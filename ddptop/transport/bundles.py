@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import msgpack
@@ -108,12 +107,6 @@ def sent_ns(data: bytes) -> int:
     if not _is_time(t0_ns) or heads != b"" or bodies != b"":
         raise ProtocolError("not a bundle's fields")
     return cast(int, t0_ns)
-
-
-def pack_reply(reply: Reply) -> bytes:
-    """The frame of a reply."""
-    acks, asks = (struct.pack(f"<{2 * len(pairs)}q", *chain(*pairs)) for pairs in (reply.acks, reply.asks))
-    return pack_columns(reply[:7], acks, struct.pack(f"<{len(reply.nacks)}q", *reply.nacks), asks)
 
 
 def pack_columns(head: tuple[int, ...], acks: bytes, nacks: bytes, asks: bytes) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +27,7 @@ from ddptop.transport.bundles import (
     BundleEntry,
     Reply,
     pack_bundle,
-    pack_reply,
+    pack_columns,
     sent_ns,
     unpack_reply,
 )
@@ -398,6 +400,12 @@ def single(entries):
     columns = (entries.sessions, entries.ranks, entries.seqs, entries.backs)
     rows = zip(*(column.tolist() for column in columns), entries.bodies, strict=True)
     return [BundleEntry(*row) for row in rows]
+
+
+def pack_reply(reply):
+    """The frame of a reply."""
+    numbers = [[*chain(*pairs)] for pairs in (reply.acks, (reply.nacks,), reply.asks)]
+    return pack_columns(reply[:7], *(struct.pack(f"<{len(column)}q", *column) for column in numbers))
 
 
 def test_frames_are_read_as_they_were_written():

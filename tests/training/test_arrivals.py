@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
-from ddptop.training.evidence import arrivals
+from ddptop.training.evidence import arrival_reader
 from ddptop.training.evidence.arrival_reader import LEAST_S, MOST_S, ArrivalReader
 from ddptop.training.step_record import StepRecord
 from ddptop.training.torch_compat.process_groups import SharedGroup
@@ -32,10 +32,10 @@ class Clocks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns, self.cpu_ns, self.offset_ns = 10**12, 0, OFFSET_NS
-        monkeypatch.setattr(arrivals.time, "monotonic_ns", lambda: self.now_ns)
-        monkeypatch.setattr(arrivals.time, "time_ns", lambda: self.now_ns + self.offset_ns)
-        monkeypatch.setattr(arrivals.time, "time", lambda: (self.now_ns + self.offset_ns) / 1e9)
-        monkeypatch.setattr(arrivals.time, "thread_time_ns", lambda: self.cpu_ns)
+        monkeypatch.setattr(arrival_reader.time, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(arrival_reader.time, "time_ns", lambda: self.now_ns + self.offset_ns)
+        monkeypatch.setattr(arrival_reader.time, "time", lambda: (self.now_ns + self.offset_ns) / 1e9)
+        monkeypatch.setattr(arrival_reader.time, "thread_time_ns", lambda: self.cpu_ns)
 
 
 class Rank:

@@ -40,7 +40,7 @@ work noise adds most."""
 
 
 def sizes_vary(steps: StepWindow, slots: Indices, members: Indices) -> bool:
-    """Whether sizes differ at all: else `gain` knows nothing of any of these steps."""
+    """Whether sizes differ at all: else `ms_saved_if_even` knows nothing of any of these steps."""
     sizes = steps.elements(slots, _compared(members))
     return bool(np.fmax.reduce(sizes, axis=None) > np.fmin.reduce(sizes, axis=None))
 

@@ -242,7 +242,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
 
 
 def known_each(values: Column) -> list[float | None]:
-    """`known` of each."""
+    """`number_or_none` of each."""
     return [number if math.isfinite(number) else None for number in values.tolist()]
 
 

@@ -256,7 +256,7 @@ def own_gain(
     *,
     rotating: bool = False,
 ) -> Column:
-    """(n,) `ms_saved_by_own_time` of some ranks; without backward in steps where a last gradient is unknown."""
+    """(n,) `ms_saved_by_own_time` of some ranks; without backward where a last gradient is unknown."""
     if place == "uneven_work":
         gained = uneven_work.ms_saved_if_even(steps, slots, members)
         if not np.isnan(gained).all():

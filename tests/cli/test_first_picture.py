@@ -92,7 +92,13 @@ def test_ctrl_z_is_as_before_once_it_is_gone(terminal: int, before: signal.Handl
 
 
 def test_ctrl_z_gives_the_shell_its_page_and_fg_shows_the_picture_again(terminal: int) -> None:
-    program = "import signal; from ddptop.cli import first_picture as p; p.show_first_page('waiting'); signal.pause()"
+    program = """
+import signal
+from ddptop.cli import first_picture
+
+first_picture.show_first_page('waiting')
+signal.pause()
+"""
     with subprocess.Popen([sys.executable, "-c", program], stderr=sys.__stderr__) as process:
         try:
             read_until(terminal, "waiting")

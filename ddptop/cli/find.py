@@ -218,7 +218,29 @@ def _begins_with(run: RunFile, word: str) -> bool:
     return run.name.startswith(word) or run.run_id.startswith(word)
 
 
+_COMPARES = "ddptop check NEW --against BASE compares runs, ddptop replay NEW --compare BASE shows both"
+_LISTS = "ddptop ls lists live runs and recordings"
+_STARTS = "ddptop-run SCRIPT starts a training"
+
+OTHER_WORDS = {
+    "compare": _COMPARES,
+    "diff": _COMPARES,
+    "list": _LISTS,
+    "runs": _LISTS,
+    "run": _STARTS,
+    "launch": _STARTS,
+    "watch": "ddptop RUN --watch prints a line a second, ddptop RUN opens the screen",
+    "delete": "ddptop rm RUN removes a recording",
+    "html": "ddptop report RUN --html FILE writes a page",
+    "help": "ddptop --help lists the commands",
+    "version": "ddptop --version prints it",
+}
+"""Words that are commands of other programs, and what does the same here."""
+
+
 def _no_such(word: str, names: Sequence[str]) -> str:
+    if word in OTHER_WORDS:
+        return f"no run is called {word!r}; {OTHER_WORDS[word]}"
     if Path(word).is_file():
         ways = f"ddptop replay {word} plays it, ddptop report {word} sums it up"
         return f"no run is called {word!r}, but it is a file: {ways}"

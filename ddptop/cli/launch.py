@@ -115,6 +115,7 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
         note(problem)
         return Exit.FAILED
     script = [parsed.training_script, *parsed.training_script_args]
+    named = own_script(script) if parsed.no_python else script
 
     def launch(run: Run | None) -> int:
         # Not every kind of run takes all of these, and none is there if the run is not recorded.
@@ -136,7 +137,7 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
             return 1
         return 0
 
-    return _launch_watched(LaunchOptions.from_parsed(parsed), script, launch, starting, begin_torchrun)
+    return _launch_watched(LaunchOptions.from_parsed(parsed), named, launch, starting, begin_torchrun)
 
 
 def begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:

@@ -16,6 +16,7 @@ from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
 from ddptop.cli.commands.completion import ASKED, answer_shell
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.cli.find import OTHER_WORDS
 from ddptop.host.processes import fill_standard_streams
 from ddptop.sources.threads import leave_process
 
@@ -169,6 +170,8 @@ def choose_command(words: list[str]) -> tuple[Command, list[str]]:
             value_follows = word in VALUE_OPTIONS
         elif value_follows:
             value_follows = False
+        elif word in OTHER_WORDS and len(words) > place + 1 and not words[place + 1].startswith("-"):
+            raise CliError(f"there is no command {word}: {OTHER_WORDS[word]}", Exit.USAGE)
         elif word in named:
             if "--connect" in words:
                 raise CliError(f"{word} does not work over --connect: {_WITHOUT_FILE}", Exit.USAGE)

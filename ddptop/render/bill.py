@@ -59,8 +59,9 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
 
 def draw_losses(bill: Bill, width: int) -> list[Line]:
     """What the run would take without its largest losses, below a title; empty where there are none."""
-    lines = [Line(LOSSES_TITLE, "strong").cut(width)] if bill.losses else []
-    for phrase in loss_phrases(bill):
+    phrases = loss_phrases(bill)
+    lines = [Line(LOSSES_TITLE, "strong").cut(width)] if phrases else []
+    for phrase in phrases:
         first, *following = wrap_lines(phrase, width - 4)
         lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
     return lines
@@ -193,12 +194,14 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
 
 
 def loss_phrases(bill: Bill) -> list[str]:
-    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`."""
+    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`; without those that are
+    too small to be seen: `19 s instead of 19 s`."""
     took = duration(bill.elapsed_s)
     return [
         f"{duration(loss.elapsed_s)} instead of {took} without {loss.what} "
         f"({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)"
         for loss in bill.losses
+        if duration(loss.elapsed_s) != took
     ]
 
 

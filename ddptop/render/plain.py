@@ -216,7 +216,8 @@ def _write_run(frame: Frame) -> list[str]:
     run, group = frame.run, frame.group
     hosts = sorted(set(frame.ranks.host) - {""})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    facts = [f"{run.world_size or UNKNOWN} ranks" + (f" on {clean_text(where)}" if hosts else "")]
+    ranks = counted(run.world_size, "rank") if run.world_size else f"{UNKNOWN} ranks"
+    facts = [ranks + (f" on {clean_text(where)}" if hosts else "")]
     facts += [run.backend] if run.backend else []
     facts += [f"torch {run.torch}"] if run.torch else []
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))

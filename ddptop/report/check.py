@@ -161,6 +161,9 @@ def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Re
         least = tolerance_pct if figure.unit == "%" else 0.0
         if figure.name == "lost_pct":  # what ranks wait varies from run to run
             least += math.hypot(base.lost_error_pct or 0.0, new.lost_error_pct or 0.0)
+        if figure.name == "own_cost_pct" and of_step is not None and base_value is not None:
+            # The same microseconds are a larger share of a step that has become shorter.
+            least += base_value * max(0.0, of_step.first / (of_step.first + of_step.more) - 1)
         results.append(_check_total(figure, "base", new_value, base_value, least))
     return results
 

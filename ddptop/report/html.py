@@ -197,8 +197,8 @@ def _draw_bill(report: Report) -> str:
             f"<h2>What the others waited for</h2>{_make_paragraphs([skew_cost_phrase(report.ledger.run)])}"
         )
         parts.append(_draw_table(columns, n_rows))
-    if bill.losses:
-        losses = "".join(f"<li>{_escape_text(phrase)}</li>" for phrase in loss_phrases(bill))
+    if phrases := loss_phrases(bill):
+        losses = "".join(f"<li>{_escape_text(phrase)}</li>" for phrase in phrases)
         parts.append(f"<h2>{LOSSES_TITLE}</h2><ol>{losses}</ol>")
     return "".join(parts)
 

@@ -12,6 +12,7 @@ import zmq
 
 from ddptop.frames.codec import FrameDecoder, FrameError, has_more
 from ddptop.frames.history import HistoryStore
+from ddptop.host.processes import process_status
 from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
@@ -281,7 +282,8 @@ class CollectorSource(WithoutPlayback, Source):
             return
         if last is None:
             gone = f"the collector of {self._name} is gone"
-            yet = f"{self._name} does not answer yet" if running else gone
+            far_end = self._link.describe_far_end()
+            yet = f"{far_end} of {self._name} does not answer yet" if running else gone
             # Frames that cannot be read explain best why there is no picture, whatever came after them.
             self._status = self._refused or broken or yet
             return
@@ -352,7 +354,12 @@ class LocalLink:
     def describe_far_end(self) -> str:
         """See Link."""
         run = read_run_file(self._directory)
-        return "the collector" if run is None else f"the collector (PID {run.pid})"
+        if run is None:
+            return "the collector"
+        status = process_status(run.pid)
+        is_stopped = status is not None and status.state in "Tt"
+        stopped = f" is stopped: kill -CONT {run.pid}" if is_stopped else ""
+        return f"the collector (PID {run.pid}{stopped})"
 
     def why_broken(self) -> str | None:
         """Never: over ipc a living collector can be reached."""

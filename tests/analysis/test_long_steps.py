@@ -15,7 +15,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import BATCH_SIZE, Activity, Card, Event, Phase, Progress, Received, Scalar
 from ddptop.render.plain import draw_frame, watch_line
-from tests.made_up_run import START_NS, START_UNIX_NS, STEP_US, a_run, feed_together
+from tests.made_up_run import START_NS, START_UNIX_NS, STEP_US, a_run, feed_together, run_message
 
 STEPS, WORLD = 100, 4
 TRAINED_NS = START_NS + STEPS * STEP_US * 1000
@@ -128,6 +128,8 @@ def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
     progress = {"epoch": 3, "batch": 120, "batches": 400, "epoch_left_s": 5.6, "samples_per_s": None}
     assert snapshot(frame)["progress"] == progress
     assert "epoch 3 · batch 120/400 · 5.6 s left in it" in draw_frame(frame, 100)
+    standing.reducer.feed(Received(TRAINED_NS, -1, 0, 0, run_message("finished", 0)))
+    assert standing.beat(0.1, beat()).progress is None, "its last heartbeat came before its last batch"
 
 
 def test_samples_a_second_are_of_all_ranks(standing: Standing) -> None:

@@ -56,6 +56,16 @@ def test_ranks_whose_steps_cannot_be_paired_do_not_begin(of_ranks: Any, words: s
     assert words in str(refused.value)
 
 
+def test_of_several_jobs_one_rank_each_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, parent = os.getpid(), os.getppid()
+    found = [(pid, ("a",)), (1 << 22, ("a",)), (parent, ("b",))]
+    monkeypatch.setattr(attach, "_find_ranks", lambda: found)
+    with pytest.raises(CliError, match="2 jobs run on this host") as refused:
+        attach.ranks_of([])
+    listed = [int(line.split()[0]) for line in str(refused.value).splitlines()[1:]]
+    assert listed == sorted([pid, parent])
+
+
 def test_what_is_no_training_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         try:

@@ -149,6 +149,17 @@ def test_how_many_steps_are_needed_is_said(runs: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("own_cost_pct", "outcome"), [(8.0, "within"), (9.1, "regression")])
+def test_a_larger_share_of_a_shorter_step_is_no_cost_of_ddptop(own_cost_pct: float, outcome: str) -> None:
+    measured = []
+    for step_ms, cost_pct in ((10.0, 4.0), (5.0, own_cost_pct)):
+        series = dict.fromkeys(("step_ms", "exposed_comm_ms", "exposed_wait_ms"), np.full(200, step_ms))
+        values = {"lost_pct": 0.0, "straggler_pct": 0.0, "stalls": 0.0, "own_cost_pct": cost_pct}
+        measured.append(Measured("run", 2, np.arange(200.0), series, values))
+    results = {result.figure: result for result in against_base(measured[1], measured[0], 1.0)}
+    assert (results["step_ms"].outcome, results["own_cost_pct"].outcome) == ("within", outcome)
+
+
 @pytest.mark.parametrize(
     ("more", "half", "steps"),
     [

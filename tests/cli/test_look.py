@@ -189,6 +189,9 @@ def test_no_such_run(ddptop) -> None:
     assert done.returncode == 3
     assert done.stderr.startswith("ddptop: no run is called 'trian-k7qf'")
     assert "did you mean ls?" in ddptop("lss").stderr
+    assert "ddptop ls lists" in ddptop("runs").stderr
+    done = ddptop("compare", "new", "base")
+    assert done.returncode == 2 and "ddptop check NEW --against BASE" in done.stderr
     assert "ddptop-run" in ddptop().stderr
     assert ddptop().returncode == 3
 

@@ -9,7 +9,7 @@ import pytest
 from ddptop.frames.bill import CLASSES, bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
 from ddptop.frames.codec import WORDS
 from ddptop.frames.ledger import LEDGER_CLASSES, WaitedFor
-from ddptop.render.bill import LOSSES_TITLE, draw_bill, draw_rank_bills, waited_columns
+from ddptop.render.bill import LOSSES_TITLE, draw_bill, draw_rank_bills, loss_phrases, waited_columns
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.text import text_width
 from tests.frames.ledgers import checkpoints, ledger, waited
@@ -118,6 +118,14 @@ def test_what_the_run_would_take_without_its_losses_comes_first() -> None:
         LOSSES_TITLE,
         "  43 s instead of 1 min 25 s without rank 0 after the optimizer (49% less)",
     ]
+
+
+def test_a_loss_that_the_duration_does_not_show_is_left_out() -> None:
+    rows = (waited(0, "data", 0.5, steps=5, each_s=0.1), waited(1, "data", 10.0, steps=5, each_s=2.0))
+    bill = bill_of(ledger(elapsed_s=90.9, waiting=[10.0, 0.5], waited_for=rows))
+    assert [loss.rank for loss in bill.losses] == [1, 0]
+    (phrase,) = loss_phrases(bill)
+    assert phrase.startswith("1 min 20 s instead of 1 min 30 s without rank 1 ")
 
 
 def test_a_run_that_has_not_begun_has_no_bill() -> None:

@@ -255,6 +255,10 @@ def step_to_begin(reports: Reports) -> int:
     return int(last + max(AHEAD_STEPS * steps[-1], ceil(a_second)))
 
 
+MOST_SHOWN = 100
+"""Characters of a command in the list of jobs."""
+
+
 def ranks_of(pids: Sequence[int]) -> list[int]:
     """The processes of the job that `pids` are ranks of, or of the only job of this host. Raises CliError.
 
@@ -265,7 +269,10 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
     if not pids:
         if len(jobs) != 1:
             what = f"{len(jobs)} jobs run" if jobs else "no rank was found"
-            raise CliError(f"{what} on this host: name a process (ddptop attach PID)", Exit.USAGE)
+            # One rank of each job, the oldest.
+            first = {ranks[pid]: pid for pid in sorted(ranks, reverse=True)}
+            listed = "".join(f"\n  {pid}  {_command_of(pid)}" for pid in sorted(first.values()))
+            raise CliError(f"{what} on this host: name a process (ddptop attach PID){listed}", Exit.USAGE)
         return sorted(ranks)
     named = {ranks[pid] for pid in pids if pid in ranks}
     # Not found by their environment, as ranks of mp.spawn.
@@ -274,6 +281,18 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
     if len(named) > 1 or any(pid not in ranks for pid in pids):
         raise CliError("these processes are not ranks of one job", Exit.USAGE)
     return sorted(pid for pid, job in ranks.items() if job in named)
+
+
+def _command_of(pid: int) -> str:
+    """The script of a process with its arguments, in one line; empty where it has ended."""
+    import psutil
+
+    from ddptop.cli.launch_options import own_script
+
+    with suppress(psutil.Error, OSError):
+        words = " ".join(own_script(psutil.Process(pid).cmdline())).split()
+        return " ".join(words)[:MOST_SHOWN]
+    return ""
 
 
 def _find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:

@@ -19,6 +19,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Evidence, GroupState
 from ddptop.protocol.hosts import HostLink
+from ddptop.protocol.limits import DEFAULT_STALL_S
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Received
 from tests.analysis.stalling import op, waits
@@ -41,8 +42,8 @@ class Job:
 
     def __init__(self, make_world, **options) -> None:
         options = {"hosts": HOSTS, "offset_ns": APART, "drift_ppm": DRIFT, "own": True, **options}
+        self.reducer = Reducer(stall_s=options.pop("stall_s", DEFAULT_STALL_S))
         self.world = make_world(options.pop("size", 6), **options)
-        self.reducer = Reducer()
         self.feed(self.world.run(), *(self.world.host_message(host) for host in FAR))
         self.feed(*self.world.introduce())
 
@@ -194,9 +195,9 @@ def test_the_hosts_of_a_frame(make_world) -> None:
     assert line == "host node1 leaves out bucket detail, because the collector asked for it"
 
 
-def stalled(make_world, steps: int = 40) -> Job:
+def stalled(make_world, steps: int = 40, **options) -> Job:
     """Six ranks that have trained; from now on they wait."""
-    job = Job(make_world)
+    job = Job(make_world, **options)
     job.train(steps)
     return job
 
@@ -225,12 +226,13 @@ def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> No
 
 
 def test_a_host_whose_agent_gets_no_processor_time_is_not_unreachable_while_steps_finish(make_world) -> None:
-    job = stalled(make_world)
+    job = stalled(make_world, stall_s=4.0)
     far = {rank for rank in range(6) if job.world.host(rank) == "node2"}
     job.world.delays[0, "data"] = 300_000
     for _ in range(18):  # 5.8 s
         job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
-        assert {*job.frame.ranks.state} <= {"live", "stale"} and verdict(job.frame).kind != "unreachable"
+        assert {*job.frame.ranks.state} <= {"live", "stale"} and job.frame.stall is None
+        assert verdict(job.frame).kind != "unreachable"
     assert not job.log("host_unreachable")
     job.wait(4.2, HOSTS[:2])  # now it is cut off: no rank finishes a step
     assert verdict(job.frame).sentence.endswith("host node2 is unreachable: ranks 4 and 5, last at step 40")

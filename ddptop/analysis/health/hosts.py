@@ -155,6 +155,17 @@ def takes_part(state: RunState, stepped_ns: int, heard_ns: int, now_ns: int) -> 
     return is_new and stepped_ns >= heard_ns + REPORTS_S * NS
 
 
+def quiet_hosts(state: RunState, now_ns: int) -> set[str]:
+    """The hosts with an agent from which nothing has arrived for UNREACHABLE_S, also those whose ranks are
+    known to take part in steps."""
+    return {
+        name
+        for name, heard_ns in reports_of_hosts(state).items()
+        if state.hosts.is_remote(name)
+        and state.interruptions.silence_ns(heard_ns, now_ns) > UNREACHABLE_S * NS
+    }
+
+
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
     """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
     silent = {name for name, host_state in hosts.items() if host_state in SILENT_STATES}

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.exits import follows
-from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, reports_of_hosts, silent_ranks
+from ddptop.analysis.health.hosts import (
+    UNREACHABLE_S,
+    host_states,
+    quiet_hosts,
+    reports_of_hosts,
+    silent_ranks,
+)
 from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.stall import sentences
@@ -82,8 +88,8 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
         return None
     limit_ns = stall_limit_ns(state)
     # Silence of a host does not show that its ranks make no progress: those of the others decide.
-    silent = _silent_hosts(state, now_ns)
-    stalled = [r for r in running if r.host not in silent and _step_ns(state, r, now_ns) >= limit_ns]
+    quiet = quiet_hosts(state, now_ns) if state.hosts.known else set()
+    stalled = [r for r in running if r.host not in quiet and _step_ns(state, r, now_ns) >= limit_ns]
     if not stalled or not _waited_for(ranks, running):
         return None
     compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns

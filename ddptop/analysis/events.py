@@ -363,7 +363,7 @@ def _on_process(state: RunState, event: Event, rank_state: RankState, t_ns: int)
     stopped = event.fields.get("state") == "stopped"
     if stopped != rank_state.stopped:
         rank_state.stopped = stopped
-        text = "was stopped (SIGSTOP)" if stopped else "continues: its process is running again"
+        text = "was stopped (SIGSTOP)" if stopped else "was continued (SIGCONT)"
         _log(state, event, text, t_ns, severity="warning" if stopped else "info")
 
 

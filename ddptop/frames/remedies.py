@@ -73,7 +73,7 @@ def next_action(frame: Frame) -> str:
         who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _name_ranks(missing)
         return f"Read the output of {who}: did init_process_group return?"
     if state == "stale":
-        return "Check with top if the collector has CPU time or is stopped. The training goes on without it."
+        return "Check with top if the collector or the ranks are stopped (T), or have no CPU time."
     if state in FAILED_STATES:
         gone = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == state]
         who = _name_ranks(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
@@ -265,6 +265,13 @@ def _in_stall(frame: Frame, stall: Stall) -> str:
 def _of_missing(frame: Frame, missing: RankPosition) -> str:
     rank, host = missing.rank, missing.host or "its host"
     if missing.process == "stopped":
+        stopped = [
+            position.pid
+            for position in (frame.stall.positions if frame.stall is not None else ())
+            if position.process == "stopped" and position.host == missing.host
+        ]
+        if len(stopped) > 1:
+            return f"kill -CONT {' '.join(map(str, stopped))} on {host}: {len(stopped)} ranks are stopped."
         return f"kill -CONT {missing.pid} on {host}: its process is stopped."
     if missing.process.startswith(STOPPED_THEN):
         return f"Find out who stopped rank {rank} on {host} (SIGSTOP): Ctrl-Z, a debugger, a scheduler?"

@@ -196,6 +196,12 @@ def test_a_stopped_process_is_stale_and_missing(stage) -> None:
     assert "its process is stopped (SIGSTOP)" in found.stall.detail
     assert verdict(found).second() == "the process of rank 1 is stopped (SIGSTOP)"
     assert stage.said("process") == ["rank 1 was stopped (SIGSTOP)"]
+    assert next_action(found) == "kill -CONT 4001 on node0: its process is stopped."
+    stage.tell("process", 2, state="stopped")
+    assert next_action(stage.frame()) == "kill -CONT 4001 4002 on node0: 2 ranks are stopped."
+    for rank in (1, 2):
+        stage.tell("process", rank, state="running")
+    assert stage.said("process")[-1] == "ranks 1 and 2 were continued (SIGCONT)"
 
 
 def test_a_silent_rank_is_to_blame_where_nobody_is_behind(stage) -> None:

@@ -66,7 +66,7 @@ def test_a_stale_run_keeps_its_straggler_and_has_one_age() -> None:
     lines = sketch(FakeSource(out_of_reach()), (160, 50)).splitlines()
     known = verdict(straggler()).sentence
     assert lines[2].strip("▌ ") == f"last known: {known}" and " costs " in known
-    assert lines[3].strip("▌ ").startswith("try: check with top if the collector has CPU time or is stopped")
+    assert lines[3].strip("▌ ").startswith("try: check with top if the collector or the ranks are stopped")
     ages = [line for line in lines if re.search(r"\d\.\d s\b|stale \d", line)]
     assert ages == lines[:2] and "STALE 4.3 s" in ages[0] and "4.3 s ago" in ages[1], ages
 

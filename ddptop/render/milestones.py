@@ -45,8 +45,8 @@ WAITS = StepPart("waits", "▒", "w", "wait")
 LABEL = 16
 """Cells before the bars at most."""
 
-TALL = (3, 2, 1)
-"""Lines of a bar: as many as there is room for."""
+TALLEST = 5
+"""Lines of a bar, where there is room."""
 
 LEAST_BAR = 20
 """Cells of a bar below which it says nothing."""
@@ -66,7 +66,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
         return []
     axis = TimeAxis(0.0, frame.unix_s - frame.run.started_at, width - label - 1)
     room = height - 1 - (height > len(rows) + 1)
-    tall = next((tall for tall in TALL if tall * len(rows) <= room), 1)
+    tall = max(1, min(TALLEST, room // len(rows)))
     lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))]
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -12,8 +13,12 @@ from ddptop.frames.frame import Frame
 from ddptop.tui.keys import Action, Do
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, many, straggler
+from tests.tui.gallery import lines_of
 
 WIDE = (160, 50)
+
+MOST_EMPTY = 15
+"""Lines below each other on a wide page without a letter."""
 ON_ONE_HOST = ("node0",) * 8
 
 
@@ -113,9 +118,23 @@ def test_ranks_that_stand_out_are_counted_while_they_have_no_row() -> None:
 
 
 def test_few_ranks_have_rows_of_two_lines_and_many_have_not() -> None:
-    def lines_of(frame: Frame) -> list[int | None]:
+    def targets_of(frame: Frame) -> list[int | None]:
         return [line.target for line in Sketch(FakeSource(frame), WIDE).lines if line.target is not None]
 
-    assert [lines_of(straggler(4)).count(rank) for rank in range(4)] == [2, 2, 2, 2]
-    ranks = [target for target in lines_of(straggler(64)) if target != -1]
+    assert [targets_of(straggler(4)).count(rank) for rank in range(4)] == [2, 2, 2, 2]
+    ranks = [target for target in targets_of(straggler(64)) if target != -1]
     assert len(ranks) == len(set(ranks))
+
+
+@pytest.mark.parametrize(
+    ("view", "world"),
+    [
+        ("bill", "with a bill"), ("bill", "healthy"), ("stall", "stall"), ("stall", "dead"),
+        ("stall", "healthy"), ("start", "start held up"), ("start", "start"), ("run", "healthy"),
+        ("compare", "straggler"),
+    ],
+)  # fmt: skip
+def test_no_large_part_of_a_wide_page_is_empty(view: str, world: str) -> None:
+    is_empty = [not str(line).strip(" │") for line in lines_of(world, view, "160x50")]
+    holes = [len(list(lines)) for empty, lines in itertools.groupby(is_empty) if empty]
+    assert max(holes, default=0) <= MOST_EMPTY

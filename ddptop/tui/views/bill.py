@@ -100,13 +100,16 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
         words = _draw_body(frame, width, scene.ascii_only)
         lines = draw_band([PanelColumn(width, [Panel(title, words)])], 1 + LOSSES_HEIGHT)
     else:
-        lines = _draw_bill_panels(scene, frame.ledger, bill, width)
+        lines = _draw_bill_panels(scene, frame.ledger, bill, (width, height))
     room = height - len(lines)
-    chart = draw_some_charts(scene, ("parts",), width, room - 1) if room > LEAST_CHART else []
+    if room <= LEAST_CHART:
+        return lines
+    chart = draw_some_charts(scene, ("parts",), width, room - 1)
     return [*lines, *draw_band([PanelColumn(width, [Panel("over time", chart)])], room)]
 
 
-def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, width: int) -> list[Line]:
+def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, size: tuple[int, int]) -> list[Line]:
+    width, height = size
     right = width - CLASSES_WIDTH
     losses = [Line(headline(bill), "strong"), *draw_losses(bill, width)]
     lines = draw_band([PanelColumn(width, [Panel("bill of the whole run", losses)])], 1 + LOSSES_HEIGHT)
@@ -117,7 +120,8 @@ def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, width: int) -> l
         PanelColumn(right, [Panel("by rank and place", waited, WAITED_HEIGHT), Panel("by line", places)]),
     ]
     lines += draw_band(columns, CLASSES_HEIGHT)
-    tall = 2 if bill.n_ranks <= FEW_RANK_BARS else 1
+    room = height - len(lines) - LEAST_CHART - 2
+    tall = 2 if bill.n_ranks <= FEW_RANK_BARS and 2 * (bill.n_ranks + 1) <= room else 1
     bars = draw_rank_bills(ledger, bill, width, MOST_RANK_BARS, scene.ascii_only, tall=tall)
     n_ranks = counted(bill.n_ranks, "rank")
     which = (
@@ -133,7 +137,8 @@ def _draw_places(scene: Scene, width: int) -> list[Line]:
     """The stacks of the ranks that the others wait for, as far as they were sampled."""
     stacks = scene.frame.sampled
     if not stacks:
-        return [Line("stacks are sampled once a rank is slow, or a step lasts very long", "faint")]
+        words = "stacks are sampled once a rank is slow, or a step lasts very long"
+        return [Line(text, "faint") for text in wrap_lines(words, width)]
     lines: list[Line] = []
     for stack in stacks:
         name = Line(f"rank {stack.rank} ", "strong").add(ledger_place_phrase(stack.place), "dim")

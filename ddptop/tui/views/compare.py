@@ -453,8 +453,8 @@ def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tu
     return head, [*words, *_draw_figures(scene, name, left_rank, right_rank, cell, width)]
 
 
-BARS_HEIGHT = 8
-"""Lines of the two bars with their rule and the legend."""
+OWN_HEIGHT, TALLEST = 8, 3
+"""Lines of what is known of each rank alone, for which bars give way; and those of a bar at most."""
 
 LINES_OF_STACK = 6
 
@@ -463,16 +463,18 @@ def _draw_panels(
     scene: Scene, ranks: tuple[int, int], title: tuple[str, str], width: int, height: int
 ) -> list[Line]:
     """The step of both as bars, the figures, and of each in what it differs from all other ranks."""
-    bars = [
-        Line(fit_text(name, RANK_CELLS), "dim")
-        .add("│", "rule")
-        .extend(draw_rank_bar(scene, rank, width - RANK_CELLS - 1, labelled=bool(name)))
-        for rank in ranks
-        for name in ("", f"rank {rank}", "")
-    ]
-    legend = draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
-    lines = draw_band([PanelColumn(width, [Panel(title[0], [*bars, legend], figure=title[1])])], BARS_HEIGHT)
     head, rows = _draw_table(scene, *ranks, width)
+    room = height - len(rows) - OWN_HEIGHT - 4  # two rules, the titles, the legend
+    tall = max(1, min(TALLEST, room // 2))
+    bars = []
+    for rank in ranks:
+        for line_of_bar in range(tall):
+            name = f"rank {rank}" if line_of_bar == (tall - 1) // 2 else ""
+            bar = draw_rank_bar(scene, rank, width - RANK_CELLS - 1, labelled=bool(name))
+            bars.append(Line(fit_text(name, RANK_CELLS), "dim").add("│", "rule").extend(bar))
+    legend = draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
+    steps = Panel(title[0], [*bars, legend], figure=title[1])
+    lines = draw_band([PanelColumn(width, [steps])], len(bars) + 2)
     lines += draw_band([PanelColumn(width, [Panel("figures", [head, *rows])])], len(rows) + 2)
     left = (width + 1) // 2
     columns = [

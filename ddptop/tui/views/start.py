@@ -12,7 +12,7 @@ from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
-from ddptop.render.milestones import TALL, draw_milestones
+from ddptop.render.milestones import TALLEST, draw_milestones
 from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
@@ -94,6 +94,10 @@ class StartView(View):
         lines += table_lines
         if has_detail and rows:
             lines += _draw_stacks(scene, _from_cursor(rows, scroll), width, height - len(lines))
+            bars = draw_milestones(scene, width, min(len(start.ranks) + 2, height // 2))
+            if bars and len(lines) + len(bars) < height:  # at the foot, so that they stay where they are
+                rule = draw_rule(width, "seconds after the launch")
+                lines += [*[Line()] * (height - len(lines) - len(bars) - 1), rule, *bars]
         return Page(lines, PageLayout(scroll))
 
     def exists(self, scene: Scene | None) -> bool:
@@ -158,10 +162,8 @@ def _draw_panels(
     table_lines, scroll = _draw_table(scene, rows, width, n_rows)
     lines = draw_band([PanelColumn(width, [Panel(first_steps_phrase(start), table_lines)])], n_rows + 2)
     room = height - len(lines) - STACKS_HEIGHT
-    high = next(
-        (high for tall in TALL if (high := tall * n_ranks + BARS_MORE) <= room),
-        min(room, MOST_ROWS + BARS_MORE),
-    )
+    tall = min(TALLEST, (room - BARS_MORE) // n_ranks)
+    high = tall * n_ranks + BARS_MORE if tall else min(room, MOST_ROWS + BARS_MORE)
     bars = Panel("seconds after the launch", draw_milestones(scene, width, high - 1))
     lines += draw_band([PanelColumn(width, [bars])], high)
     left = (width + 1) // 2

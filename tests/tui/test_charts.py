@@ -194,6 +194,15 @@ COLUMNS_OF_PARTS = arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0))
 PHASE_ROLES: tuple[Role, ...] = ("data", "forward", "backward", "wait", "transfer", "optimizer", "other")
 
 
+def test_charts_below_each_other_begin_in_the_same_cell() -> None:
+    frame = straggler()
+    losses = frame.history.loss_mean / 1e4  # its labels need more cells than those of the chart below
+    frame = replace(frame, history=replace(frame.history, loss_mean=losses, loss_max=losses))
+    drawn = draw_charts(Scene(frame, Place()), 160, 26)
+    assert len(drawn.plots) == 4
+    assert drawn.plots[0].left == drawn.plots[2].left > 4 and drawn.plots[1].left == drawn.plots[3].left
+
+
 def eighths_drawn(lines: list[Line], column: int) -> dict[str, int]:
     """By role, how many eighths of a cell a column of areas has."""
     drawn: dict[str, int] = dict.fromkeys(PHASE_ROLES, 0)

@@ -23,7 +23,9 @@ from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
 from ddptop.tui.views.curve import (
     DASH,
+    GUTTER,
     STACK,
+    Chart,
     Cross,
     Curve,
     Happened,
@@ -119,17 +121,26 @@ def _draw_all(
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
     rows, right = height // bands, (width + 1) // 2
+    room = right - 1 if columns == 2 else width
+    aparts = [1 if columns == 2 and index % columns == 0 else 0 for index in range(len(curves))]
+
+    def draw(index: int, gutter: int = GUTTER) -> Chart:
+        curve = replace(curves[index], gutter=gutter)
+        return draw_chart(curve, room, rows, scene.ascii_only, cross, aparts[index])
+
+    charts = [draw(index) for index in range(len(curves))]
+    for index, chart in enumerate(charts):  # those below each other begin in the same cell
+        widest = max((other.left for other in charts[index % columns :: columns]), default=0)
+        if 0 < chart.left < widest:
+            charts[index] = draw(index, widest - 1)
     lines: list[Line] = []
     plots: list[Plot] = []
     titles: list[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]]] = []
     for band in range(bands):
-        blocks = []
-        for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
-            room = right - 1 if columns == 2 else width
-            apart = 1 if column == 0 and columns == 2 else 0
-            block, plot, title, newest = draw_chart(curve, room, rows, scene.ascii_only, cross, apart)
-            blocks.append(block)
-            titles.append((band * rows, column * right, room - apart, tuple(title), newest))
+        first = band * columns
+        blocks = [chart.lines for chart in charts[first : first + columns]]
+        for column, (_, plot, title, newest) in enumerate(charts[first : first + columns]):
+            titles.append((band * rows, column * right, room - aparts[column], tuple(title), newest))
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * rows, left=plot.left + column * right))
         joined_lines = side_by_side(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]

@@ -134,6 +134,8 @@ class Curve:
     happened: Happened = field(default_factory=Happened)
     read: Callable[[int], str] | None = None
     """The value of a point in words, for the crosshair."""
+    gutter: int = GUTTER
+    """Cells for the labels of the scale, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,11 @@ class Chart(NamedTuple):
     """The parts of the title, of which line 0 has as many as fit."""
     newest: tuple[int, ...]
     """Those that have figures of the newest step."""
+
+    @property
+    def left(self) -> int:
+        """The first cell of the curve; 0 where none is drawn."""
+        return 0 if self.plot is None else self.plot.left
 
 
 def draw_chart(
@@ -269,7 +276,7 @@ class _Drawn:
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
-        gutter = GUTTER
+        gutter = curve.gutter
         high: Column | None = None
         behind: Column | None = None
         while True:  # the width of the labels depends on the scale, and the scale on the width that is left

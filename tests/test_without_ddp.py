@@ -89,3 +89,4 @@ def test_accelerate_in_one_process_is_a_run_of_one_rank(tmp_path: Path) -> None:
     printed, frame = trained(tmp_path, "--ddptop-exec", *command)
     assert printed == run_plain(command, environment(tmp_path), tmp_path).stdout
     assert (frame.run.world_size, frame.run.training, frame.group.step) == (1, "alone", 29)
+    assert not list(tmp_path.glob("r/ddptop/*")), "nothing of the run is left"

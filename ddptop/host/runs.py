@@ -249,7 +249,7 @@ HELD = ("agent", "members")
 """Locks beside the collector's own, where the ranks start a collector themselves (`collector_start`)."""
 
 _MADE_HERE = re.compile(
-    r"lock|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
+    r"lock|alone|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
     r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|end-[0-9a-f]{8}|"
     r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|\.?ddptop-failed-\d+|ddptop-numbered-[\w-]+|flight|"
     r"ddptop_\w+_rank_\d+(\.\d+)?"

@@ -18,7 +18,7 @@ from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.render.text import text_width
 from ddptop.tui.scene import Place, Scene, host_of
-from ddptop.tui.views.hosts import make_host_filter
+from ddptop.tui.views.host_detail import make_host_filter
 from ddptop.tui.views.rank_order import filter_ranks, order_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting
@@ -203,7 +203,7 @@ def test_what_agents_do_is_said_where_it_matters() -> None:
     frame = silent(64, 8)
     overview = sketch(FakeSource(frame), (200, 50))
     assert "1 host unreachable · 1 lost · 1 recording locally · 1 leaving out bucket detail" in overview
-    person = Sketch(FakeSource(frame), (160, 50))
+    person = Sketch(FakeSource(frame), (200, 50))
     page = person.press("8", "slash", *"gpu-005", "enter")
     assert "records locally to /root/.local/state/ddptop/train-k7qf-gpu-005.ddptop" in page
     assert "keeps 4,096 messages for the collector" in page

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddptop.frames.frame import LoggedEvent
+import pytest
+
+from ddptop.frames.frame import GpuFacts, LoggedEvent
 from ddptop.tui.keys import Action, Do
-from tests.frames.ledgers import checkpoints
+from tests.frames.ledgers import checkpoints, ledger, waited
 from tests.tui.drive import Sketch
 from tests.tui.fake import NOW, FakeSource, straggler
+from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource, on_hosts
+from tests.tui.gallery import WORLDS
 from tests.tui.troubles import missing
 
 WIDE = (160, 50)
@@ -24,6 +28,16 @@ def titles(person: Sketch) -> set[tuple[int, int]]:
         for row, line in enumerate(lines)
         for hit in re.finditer(r"(?:^|[┬┼├┌ ])── (?=\w)", line)
     }
+
+
+def gpu_facts(rank: int, throttle: str) -> GpuFacts:
+    """The GPU of a rank."""
+    return GpuFacts(
+        util_pct=96.0, mem_bytes=int(61e9), mem_total_bytes=int(81e9), temp_c=64.0, power_w=612.0,
+        clock_mhz=1_080, max_clock_mhz=1_980, throttle=throttle, pcie_tx_bytes_s=None, pcie_rx_bytes_s=None,
+        nvlink_tx_bytes=None, nvlink_rx_bytes=None, rank=rank, allocated_bytes=None, reserved_bytes=None,
+        peak_bytes=None, retries=None,
+    )  # fmt: skip
 
 
 def test_what_is_known_of_an_event_stands_beside_the_list() -> None:
@@ -123,3 +137,47 @@ def test_the_cells_of_few_hosts_fill_a_wide_page_and_have_their_values_in_them()
     assert person.view.click(person, x, y, twice=False)
     assert person.place.heat.rank() == 6 and "rank 6 now" in person.text()
     assert not person.view.click(person, 150, y, twice=False), "the panels are no cells"
+
+
+def test_below_the_hosts_are_the_ranks_of_the_chosen_one_its_usage_and_what_they_lost() -> None:
+    frame = slow_rank(3, 4)
+    waits = [60.0] * 12
+    waits[6] = 0.0
+    told = ledger(
+        waited_for=(waited(6, "data", 660.0, steps=578, each_s=0.1),),
+        elapsed_s=200.0, waiting=waits, forward=[100.0] * 12, data=[0.0] * 6 + [60.0] + [0.0] * 5,
+    )  # fmt: skip
+    gpus = tuple(gpu_facts(rank, "power cap" if rank == 6 else "") for rank in range(12))
+    person = Sketch(FakeSource(replace(frame, ledger=told, gpus=gpus)), WIDE)
+    text = person.press("8")
+    assert "ranks of gpu-001.cluster.local" in text and "rank 6, its worst, beside other hosts" in text
+    assert re.search(r"data +21\.5 +1\.3 +\+20\.2", text)
+    assert "72% of 96 cores" in text and "power cap" in text
+    assert "others waited 660.0 rank-seconds for rank 6" in text
+    assert re.search(r"waiting for the next batch +8% +0%", text), "of its four ranks, and of the others"
+    ranks = {spot[2] for line in person.lines for spot in line.spots if isinstance(spot[2], Action)}
+    assert {Do.RANK(rank) for rank in range(4, 8)} <= ranks
+    rules = titles(person)
+    text = person.press("down")
+    assert "ranks of gpu-000.cluster.local" in text and "others waited" not in text
+    assert titles(person) == rules
+
+
+@pytest.mark.parametrize("view", ["2", "4", "5", "8"])
+def test_a_low_or_narrow_screen_has_no_panels(view: str) -> None:
+    for size in ((160, 30), (119, 50)):
+        person = Sketch(WantedSource(slow_rank(3, 4)), size)
+        assert not any(sign in person.press(view) for sign in "┬┼├┤┌")
+
+
+@pytest.mark.parametrize("world", ["stall", "dead", "finished", "waiting", "replay", "4,096 ranks"])
+def test_panels_use_a_wide_page_to_its_foot(world: str) -> None:
+    for view in ("2", "4", "5", "8"):
+        person = Sketch(WantedSource(WORLDS[world]()), (200, 60))
+        lines = person.press(view).splitlines()
+        assert len(lines) == 60 and max(line.width for line in person.lines) <= 200
+        if view == "8" or world == "waiting":
+            continue
+        below = lines[40:56]
+        n_used = sum(len(re.sub(r"[│\s]", "", line)) > 8 for line in below)
+        assert n_used >= len(below) - 2, (view, "\n".join(below))

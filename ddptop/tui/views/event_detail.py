@@ -14,7 +14,7 @@ from ddptop.render.hosts import figures_by_name
 from ddptop.render.line import Line, join_parts
 from ddptop.render.text import wrap_lines
 from ddptop.render.trouble import in_trouble
-from ddptop.tui.views.hosts import draw_host
+from ddptop.tui.views.host_detail import draw_host
 from ddptop.tui.views.rank_page import draw_facts, draw_samples
 from ddptop.tui.views.rank_table import draw_ranks_now
 from ddptop.tui.views.why import draw_action, draw_advice, draw_differences, draw_own_time, draw_reason

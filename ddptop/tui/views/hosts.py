@@ -5,55 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddptop.frames.conditions import SILENT_STATES, UNREACHABLE
+from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import (
-    RATIO,
-    UNKNOWN,
-    count,
-    counted,
-    duration,
-    fixed,
-    known,
-    percent,
-    signed,
-    size,
-)
+from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, host_value
-from ddptop.render.hosts import figures_by_trouble, host_troubles, rank_spans
-from ddptop.render.line import Line, Piece, draw_rule, highlight_matches, join_parts
+from ddptop.render.hosts import figures_by_trouble, host_troubles
+from ddptop.render.line import Line, draw_rule, highlight_matches
 from ddptop.render.metrics import HOST_FIELDS
-from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
-from ddptop.render.text import wrap_lines
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
+from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host, draw_host_panels, make_host_filter
+from ddptop.tui.views.panels import has_panels
 
 if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
 
-DETAIL = 4
-"""Lines for all that is known of the host under the cursor."""
-
 ROOM_FOR_DETAIL = 12
 """Lines from which these are worth taking from the list."""
-
-
-def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
-    """A filter of ranks that lets this host alone pass."""
-    text = host.lower()
-    words = match.parse_conditions(text)
-    # A name that reads as a number or an expression, or is part of another name, has to be escaped.
-    plain = len(words) == 1 and words[0].text == text and words[0].span is None
-    if plain and sum(text in name.lower() for name in hosts) == 1:
-        return text
-    escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
-    return f"/^{escaped} /"
 
 
 def _filter_hosts(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
@@ -88,70 +62,6 @@ def _searched_words(host: HostFigures) -> list[str]:
     words = [host.state, *host_notes(host)]
     words += ["thinned"] if host.thinned else []
     return [*words, "collector"] if host.collector else words
-
-
-def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
-    """The host in words; `state`: as the list has it, None: that of the host itself."""
-    first = Line(scene.clean(host.name) or UNKNOWN, "strong")
-    text, role = state or host_state_piece(host, UNREACHABLE_WIDTH, scene.frame.source)
-    index = host_index(scene.frame.ranks.host)
-    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
-    who = join_parts(
-        [
-            Line("▸ ", "accent").extend(first),
-            Line(text, role),
-            Line("the collector runs here", "dim") if host.collector else Line(),
-            Line("ranks ", "dim").add(rank_spans(ranks)) if ranks else Line("no ranks", "dim"),
-            _draw_last_message(scene, host, ranks),
-        ],
-        width,
-    )
-    busy = f", {fixed(host.gpu_util_pct, 0, '%')} busy" if known(host.gpu_util_pct) else ""
-    memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
-    load = join_parts(
-        [
-            Line("  cpu ", "dim").add(percent(host.cpu_pct, 0)).add(f" of {count(host.cores)} cores", "dim"),
-            Line("memory ", "dim").add(memory),
-            Line("gpus ", "dim").add(f"{host.gpus}{busy}") if host.gpus else Line(),
-            Line("in ", "dim").add(f"{size(host.received_bytes_s)}/s"),
-            Line("out ", "dim").add(f"{size(host.sent_bytes_s)}/s"),
-        ],
-        width,
-    )
-    if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
-        load = Line("  CPU, memory and network: not known", "dim").cut(width)
-    agent = wrap_lines(scene.clean(" · ".join(_describe_agent(host))), width - 2, DETAIL - 2)
-    return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
-
-
-def _draw_last_message(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
-    """When its newest message came; of a silent host also the step that its ranks were in."""
-    if not known(host.age_ms):
-        return Line()
-    line = Line("last message ", "dim").add(f"{duration(host.age_ms / 1e3)} ago")
-    steps = [float(step) for step in scene.frame.ranks.step[ranks] if known(float(step))]
-    if host.state in SILENT_STATES and steps:
-        line.add(" in step ", "dim").add(count(min(steps)))
-    return line
-
-
-def _describe_agent(host: HostFigures) -> list[str]:
-    """Clock, link, and what is kept, recorded or left out."""
-    words = [f"records locally to {host.local_recording}"] if host.local_recording is not None else []
-    words += [f"keeps {counted(host.kept, 'message')} for the collector"] if host.kept else []
-    words += [f"bucket detail left out of {counted(host.thinned, 'row')}"] if host.thinned else []
-    if host.clock_offset_ms is not None and not host.collector:
-        bound = f" ±{fixed(host.clock_bound_ms, RATIO)}" if known(host.clock_bound_ms) else ""
-        clock = f"clock {signed(host.clock_offset_ms, RATIO)}{bound} ms from the collector's"
-        clock += f", drift {signed(host.clock_drift_ppm)} ppm" if host.clock_drift_ppm is not None else ""
-        words.append(clock)
-        words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
-    words += [f"round trip {fixed(host.round_trip_ms, RATIO)} ms"] if known(host.round_trip_ms) else []
-    if host.link_peer is not None:
-        lost = f", {fixed(host.link_lost_pct, RATIO)}% of segments lost" if host.link_lost_pct else ""
-        trip = fixed(host.link_round_trip_ms, RATIO)
-        words.append(f"ranks to {host.link_peer}: round trip {trip} ms{lost}")
-    return words
 
 
 def _count_hosts(scene: Scene, hosts: list[HostFigures]) -> str:
@@ -198,6 +108,8 @@ class HostsView(View):
         state = scene.place.hosts
         hosts = _sort_hosts(scene, _filter_hosts(scene, figures_by_trouble(scene)))
         detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
+        if hosts and has_panels(width, height):
+            detail = max(LEAST_PANELS, height - 2 - len(scene.frame.hosts))
         names = [host.name for host in hosts]
         scroll = scene.place.scroll
         stays_in_line = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
@@ -221,7 +133,9 @@ class HostsView(View):
         if not hosts:
             lines.append(Line("  ").add(_explain_empty(scene), "dim"))
         lines += [Line()] * (height - detail - len(lines))
-        if detail:
+        if detail > DETAIL + 1:
+            lines += draw_host_panels(scene, hosts[scroll.cursor], width, detail)
+        elif detail:
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )

@@ -53,6 +53,9 @@ GAP = 2
 CALM_SHARE = 0.25
 """Of the step: the range of values that the shades share at least, so that noise gets none."""
 
+LEAST_PANEL = 7
+"""Lines of the panel from which it is worth having."""
+
 A_ROW = 4
 """Ranks beside each other where all are on one host."""
 

@@ -149,11 +149,9 @@ def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
     return lines
 
 
-def draw_ranks_now(
-    scene: Scene, width: int, height: int, passing: str = "", *, tall: bool = False
-) -> list[Line]:
+def draw_ranks_now(scene: Scene, width: int, height: int, passing: str = "", *, tall: int = 1) -> list[Line]:
     """The table of ranks on another page, from its first row: without a cursor, a click opens a rank.
-    `passing`: a filter; `tall`: rows of few ranks have two lines."""
+    `passing`: a filter; `tall`: lines of a row."""
     place = scene.place
     own_place = replace(
         place,
@@ -163,7 +161,7 @@ def draw_ranks_now(
         folds=HostFolds(grouped=False if passing else None),
     )
     scene = scene.at(own_place)
-    rows = rank_rows(scene, width, height, 2 if tall and len(scene.frame.ranks.state) <= FEW_RANKS else 1)
+    rows = rank_rows(scene, width, height, tall)
     lines = draw_rank_table(scene, replace(rows, cursor=None), width)
     for line in lines:
         if line.target is not None:

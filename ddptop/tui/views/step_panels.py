@@ -18,7 +18,7 @@ from ddptop.render.rank_table import rank_mark
 from ddptop.tui.keys import Do
 from ddptop.tui.views.moment import Series, draw_around
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
-from ddptop.tui.views.rank_table import draw_ranks_now
+from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
@@ -94,7 +94,9 @@ def draw_stuck_panels(scene: Scene, stall: Stall, width: int, height: int) -> li
     where = Panel("where they are", evidence, rows, key="7", opens=Do.VIEW("stall"))
     ranks = Panel(
         "ranks",
-        draw_ranks_now(scene, left - 1, height - rows - 1, tall=True),
+        draw_ranks_now(
+            scene, left - 1, height - rows - 1, tall=2 if len(scene.frame.ranks.state) <= FEW_RANKS else 1
+        ),
         key="1",
         opens=Do.VIEW("overview"),
     )

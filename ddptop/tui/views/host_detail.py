@@ -1,0 +1,323 @@
+"""What is known of one host: in words below the list of hosts, and in panels on a wide screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.bill import CLASSES, ledger_place_phrase
+from ddptop.frames.conditions import SILENT_STATES
+from ddptop.frames.hosts import host_index
+from ddptop.frames.ledger import LEDGER_CLASSES
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    count,
+    counted,
+    duration,
+    fixed,
+    known,
+    percent,
+    signed,
+    size,
+)
+from ddptop.frames.statistics import median
+from ddptop.render import table
+from ddptop.render.bill import class_look
+from ddptop.render.hosts import rank_spans
+from ddptop.render.line import Line, Piece, join_parts
+from ddptop.render.phases import PARTS, draw_pair, draw_share_bar, pairs_head
+from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
+from ddptop.render.text import text_width, wrap_lines
+from ddptop.tui import match
+from ddptop.tui.keys import Do
+from ddptop.tui.views.moment import draw_around
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
+from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
+from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.frame import GpuFacts
+    from ddptop.frames.hosts import HostFigures
+    from ddptop.frames.ledger import Ledger
+    from ddptop.tui.scene import Scene
+
+DETAIL = 4
+"""Lines for all that is known of the host under the cursor."""
+
+LEAST_PANELS = 24
+"""Lines of the panels, which a long list of hosts leaves to them."""
+
+SIDE_PART = 0.4
+"""Of the width, for the panels at the right."""
+
+USAGE_LINES, PAIR_LINES, LEDGER_LINES, LEAST_RANKS = 10, 9, 7, 4
+"""Lines of the panels with their titles: of the usage, of the parts of the step, and at least of the ledger
+and of the ranks."""
+
+NAME_CELLS, BAR_PART = 8, 4
+"""Cells before a bar of the usage, and which part of the width the bar has."""
+
+MAP_LINES, WHOLE_LEDGER, LEAST_CHART = 3, 14, 9
+"""Lines of the map of ranks without its cells, of all of the ledger, and of a chart at least."""
+
+MOST_PLACES = 3
+"""Places in which others waited for its ranks."""
+
+
+def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
+    """A filter of ranks that lets this host alone pass."""
+    text = host.lower()
+    words = match.parse_conditions(text)
+    # A name that reads as a number or an expression, or is part of another name, has to be escaped.
+    plain = len(words) == 1 and words[0].text == text and words[0].span is None
+    if plain and sum(text in name.lower() for name in hosts) == 1:
+        return text
+    escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
+    return f"/^{escaped} /"
+
+
+def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
+    """The host in words; `state`: as the list has it, None: that of the host itself."""
+    first = Line(scene.clean(host.name) or UNKNOWN, "strong")
+    text, role = state or host_state_piece(host, UNREACHABLE_WIDTH, scene.frame.source)
+    index = host_index(scene.frame.ranks.host)
+    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
+    who = join_parts(
+        [
+            Line("▸ ", "accent").extend(first),
+            Line(text, role),
+            Line("the collector runs here", "dim") if host.collector else Line(),
+            Line("ranks ", "dim").add(rank_spans(ranks)) if ranks else Line("no ranks", "dim"),
+            draw_last_message(scene, host, ranks),
+        ],
+        width,
+    )
+    busy = f", {fixed(host.gpu_util_pct, 0, '%')} busy" if known(host.gpu_util_pct) else ""
+    memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
+    load = join_parts(
+        [
+            Line("  cpu ", "dim").add(percent(host.cpu_pct, 0)).add(f" of {count(host.cores)} cores", "dim"),
+            Line("memory ", "dim").add(memory),
+            Line("gpus ", "dim").add(f"{host.gpus}{busy}") if host.gpus else Line(),
+            Line("in ", "dim").add(f"{size(host.received_bytes_s)}/s"),
+            Line("out ", "dim").add(f"{size(host.sent_bytes_s)}/s"),
+        ],
+        width,
+    )
+    if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
+        load = Line("  CPU, memory and network: not known", "dim").cut(width)
+    agent = wrap_lines(scene.clean(" · ".join(describe_agent(host))), width - 2, DETAIL - 2)
+    return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
+
+
+def draw_last_message(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
+    """When its newest message came; of a silent host also the step that its ranks were in."""
+    if not known(host.age_ms):
+        return Line()
+    line = Line("last message ", "dim").add(f"{duration(host.age_ms / 1e3)} ago")
+    steps = [float(step) for step in scene.frame.ranks.step[ranks] if known(float(step))]
+    if host.state in SILENT_STATES and steps:
+        line.add(" in step ", "dim").add(count(min(steps)))
+    return line
+
+
+def describe_agent(host: HostFigures) -> list[str]:
+    """Clock, link, and what is kept, recorded or left out."""
+    words = [f"records locally to {host.local_recording}"] if host.local_recording is not None else []
+    words += [f"keeps {counted(host.kept, 'message')} for the collector"] if host.kept else []
+    words += [f"bucket detail left out of {counted(host.thinned, 'row')}"] if host.thinned else []
+    if host.clock_offset_ms is not None and not host.collector:
+        bound = f" ±{fixed(host.clock_bound_ms, RATIO)}" if known(host.clock_bound_ms) else ""
+        clock = f"clock {signed(host.clock_offset_ms, RATIO)}{bound} ms from the collector's"
+        clock += f", drift {signed(host.clock_drift_ppm)} ppm" if host.clock_drift_ppm is not None else ""
+        words.append(clock)
+        words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
+    words += [f"round trip {fixed(host.round_trip_ms, RATIO)} ms"] if known(host.round_trip_ms) else []
+    if host.link_peer is not None:
+        lost = f", {fixed(host.link_lost_pct, RATIO)}% of segments lost" if host.link_lost_pct else ""
+        trip = fixed(host.link_round_trip_ms, RATIO)
+        words.append(f"ranks to {host.link_peer}: round trip {trip} ms{lost}")
+    return words
+
+
+def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -> list[Line]:
+    """`height` lines: its ranks, their steps beside those of others, where their time went; its usage."""
+    right = int(width * SIDE_PART)
+    left, inner = width - right, right - BORDER
+    index = host_index(scene.frame.ranks.host)
+    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
+    most = height - PAIR_LINES - LEDGER_LINES
+    tall = 2 if len(ranks) <= FEW_RANKS and 2 * len(ranks) + 2 <= most else 1
+    n_ranks = max(LEAST_RANKS, min(len(ranks) * tall + 2, most))
+    name = scene.clean(host.name) or UNKNOWN
+    passing = make_host_filter(index.names, host.name)
+    rows = draw_ranks_now(scene, left - 1, n_ranks - 1, passing, tall=tall) if ranks else []
+    worst = host.worst_rank if ranks else None
+    ledger = _draw_ledger(scene, ranks, left - 1)
+    rest = height - n_ranks - PAIR_LINES
+    n_ledger = 2 if scene.frame.ledger is None else WHOLE_LEDGER
+    n_ledger = n_ledger if rest - n_ledger >= LEAST_CHART else rest
+    columns = [
+        Panel(
+            f"ranks of {name}",
+            rows or [Line("no rank runs on it", "dim")],
+            n_ranks,
+            key="1",
+            opens=Do.VIEW("overview"),
+        ),
+        Panel(_title_of_pairs(worst), _draw_pairs(scene, ranks, worst, left - 1), PAIR_LINES),
+        Panel("where the time of its ranks went, whole run", ledger, n_ledger),
+    ]
+    beside = [Panel(name, _draw_usage(scene, host, ranks, inner), USAGE_LINES)]
+    gpus = [facts for facts in scene.frame.gpus if facts.rank in ranks]
+    if gpus:
+        most = min(len(gpus) + 2, height - USAGE_LINES - LEAST_PANEL)
+        beside.append(Panel("GPUs of its ranks", _draw_gpus(scene, gpus, inner, most - 1), most))
+    n_map = height - sum(panel.height or 0 for panel in beside)
+    n_right = n_map - (TALLEST * len(index.names) + MAP_LINES)
+    n_map -= n_right if n_right >= LEAST_CHART else 0
+    if len(scene.frame.ranks.state) > 1 and n_map >= LEAST_PANEL:
+        chosen = len(scene.frame.ranks.state) if worst is None else worst
+        beside.append(replace(rank_panel(scene, right, n_map, chosen), height=n_map))
+    newest = scene.frame.history.time_s[-1:]
+    if n_ledger < rest and len(newest):
+        chart = draw_around(scene, float(newest[0]), None, left - 1, rest - n_ledger - 1, "parts")
+        columns.append(Panel("parts of the newest steps of all ranks", chart))
+    if n_right >= LEAST_CHART and len(newest):
+        chart = draw_around(scene, float(newest[0]), None, inner, n_right - 1, "steps")
+        beside.append(Panel("newest steps of all ranks", chart))
+    return draw_band([PanelColumn(left, columns), PanelColumn(right, beside)], height)
+
+
+def _draw_usage(scene: Scene, host: HostFigures, ranks: list[int], width: int) -> list[Line]:
+    """Bars of processors, memory and GPUs, then network, clock and what its agent keeps."""
+    parts = [
+        Line("the collector runs here", "dim") if host.collector else Line(),
+        draw_last_message(scene, host, ranks),
+    ]
+    lines = [join_parts(parts, width)]
+    memory_pct = None
+    if host.memory_bytes and host.memory_used_bytes is not None:
+        memory_pct = 100 * host.memory_used_bytes / host.memory_bytes
+    gpus = f"of {counted(host.gpus, 'GPU')}"
+    for name, share, text in (
+        ("cpu", host.cpu_pct, f"of {counted(host.cores or 0, 'core')}"),
+        ("memory", memory_pct, f"of {size(host.memory_bytes)}"),
+        *((("gpus", host.gpu_util_pct, gpus),) if host.gpus else ()),
+    ):
+        lines.append(_draw_share(scene, name, share, text, width))
+    network = Line("network ", "dim").add(f"{size(host.received_bytes_s)}/s").add(" in, ", "dim")
+    lines.append(network.add(f"{size(host.sent_bytes_s)}/s").add(" out", "dim").cut(width))
+    return [*lines, *(Line(text, "dim") for text in _wrap_phrases(scene, describe_agent(host), width))]
+
+
+def _wrap_phrases(scene: Scene, phrases: list[str], width: int) -> list[str]:
+    """Phrases on as few lines as possible, none of them broken that fits into one."""
+    lines: list[str] = []
+    for phrase in map(scene.clean, phrases):
+        if lines and text_width(joined := f"{lines[-1]} · {phrase}") <= width:
+            lines[-1] = joined
+        else:
+            lines += wrap_lines(phrase, width)
+    return lines
+
+
+def _draw_share(scene: Scene, name: str, share_pct: float | None, text: str, width: int) -> Line:
+    line = Line(name, "dim").pad(NAME_CELLS)
+    if share_pct is None or not known(share_pct):
+        return line.add("not known", "faint")
+    full, empty = ("#", ".") if scene.ascii_only else ("█", " ")
+    looks: tuple[Piece, Piece] = (full, "edge"), (empty, "rule")
+    bar = draw_share_bar(min(100.0, max(0.0, share_pct)), looks, width // BAR_PART, scene.ascii_only)
+    return line.extend(bar).add(f" {percent(share_pct, 0):>4} ", "strong").add(text, "dim").cut(width)
+
+
+def _draw_gpus(scene: Scene, gpus: list[GpuFacts], width: int, height: int) -> list[Line]:
+    """A row for the GPU of each rank, those that are throttled first; how many more there are."""
+    gpus = sorted(gpus, key=lambda facts: (not facts.throttle, facts.rank))
+    texts = {
+        "rank": [str(facts.rank) for facts in gpus],
+        "gpu%": [fixed(facts.util_pct, 0) for facts in gpus],
+        "memory": [size(facts.mem_bytes) for facts in gpus],
+        "C": [fixed(facts.temp_c, 0) for facts in gpus],
+        "W": [fixed(facts.power_w, 0) for facts in gpus],
+        "MHz": [count(facts.clock_mhz) for facts in gpus],
+        "throttled": [scene.clean(facts.throttle or "") for facts in gpus],
+    }
+    columns = [
+        table.measured_column(title, cells, 100 - place, right=title != "throttled")
+        for place, (title, cells) in enumerate(texts.items())
+        if any(cell not in ("", UNKNOWN) for cell in cells)
+    ]
+    columns = table.fit_columns(columns, width, 2)
+    lines = [table.draw_head(columns, 2), *(table.draw_row(columns, row, 2) for row in range(len(gpus)))]
+    if len(lines) > height:
+        lines[height - 1 :] = [Line(f"and {len(lines) - height + 1} more", "dim")]
+    return lines
+
+
+def _title_of_pairs(worst: int | None) -> str:
+    return "its ranks beside others" if worst is None else f"rank {worst}, its worst, beside other hosts"
+
+
+def _draw_pairs(scene: Scene, ranks: list[int], worst: int | None, width: int) -> list[Line]:
+    """Each part of the step of its worst rank beside the median of all ranks elsewhere."""
+    parts, is_known = scene.breakdown.ms, scene.breakdown.known
+    elsewhere = is_known & ~np.isin(np.arange(len(is_known)), ranks)
+    if worst is None or worst >= len(is_known) or not is_known[worst] or not elsewhere.any():
+        return [Line("not known of both", "faint")]
+    pairs = [
+        (part, float(row[worst]), float(median(row[elsewhere])))
+        for part, row in zip(PARTS, parts, strict=False)
+        if part.name != "sync"
+    ]
+    longest = np.nan_to_num([(usual, own) for _, own, usual in pairs]).max(axis=0)
+    scale = float(longest[0]), float(longest[1])
+    lines = [pairs_head(f"rank {worst}", width, scale, "others", "ms, median")]
+    return lines + [draw_pair(part, own, usual, scale, width, scene.ascii_only) for part, own, usual in pairs]
+
+
+def _draw_ledger(scene: Scene, ranks: list[int], width: int) -> list[Line]:
+    """What others waited for its ranks; then the share of each class of the ledger in its ranks' time and in
+    the others', the largest first."""
+    ledger = scene.frame.ledger
+    if ledger is None or not ranks or max(ranks) >= len(ledger.ranks.elapsed_s):
+        return [Line("not known", "faint")]
+    inside = np.isin(np.arange(len(ledger.ranks.elapsed_s)), ranks)
+    shares = []
+    for name in LEDGER_CLASSES:
+        seconds = ledger.seconds_of(name)
+        own, others = (_share_pct(ledger, seconds, chosen) for chosen in (inside, ~inside))
+        if max(own, others) >= LEAST_SHARE_PCT:
+            shares.append((own, others, name))
+    lines = []
+    for row in [row for row in ledger.run.waited_for if row.rank in ranks][:MOST_PLACES]:
+        line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
+        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {ledger_place_phrase(row.place)}")
+        lines.append(line.add(f", {counted(row.steps, 'step')}", "dim").cut(width))
+    lines.append(Line(f"  {'':<{CLASS_CELLS}}{'its':>7}{'others':>8}", "dim"))
+    room = width - lines[-1].width - 2
+    for own, others, name in sorted(shares, reverse=True):
+        sign, role = class_look(name, scene.ascii_only)
+        line = Line(sign, role).add(f" {CLASSES[name].title:<{CLASS_CELLS}}")
+        line.add(f"{percent(own):>7}", "strong")
+        line.add(f"{UNKNOWN if inside.all() else percent(others):>8}", "dim")
+        lines.append(line.add("  ").add(sign * round(own / 100 * room), role).cut(width))
+    return lines
+
+
+CLASS_CELLS = 30
+"""Cells of the title of a class."""
+
+LEAST_SHARE_PCT = 0.05
+"""A class with less is left out."""
+
+
+def _share_pct(ledger: Ledger, seconds: Column, chosen: Mask) -> float:
+    """Of the time of the chosen ranks; 0 where there is none."""
+    total_s = float(ledger.ranks.elapsed_s[chosen].sum())
+    return 100 * float(np.nansum(seconds[chosen])) / total_s if total_s else 0.0

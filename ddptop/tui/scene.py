@@ -126,6 +126,8 @@ class ChartState:
     """Position of the crosshair in seconds since the run began; None: there is none."""
     drawn: DrawnCharts | None = field(default=None, repr=False)
     """Those of the last picture."""
+    moments: Mapping[tuple[object, ...], list[Line]] = field(default_factory=dict, repr=False)
+    """Those of the last picture around a moment, by what they were drawn for."""
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
 
@@ -231,6 +233,8 @@ class PageLayout:
     heat: HeatState | None = None
     hosts: tuple[str, ...] | None = None
     """Hosts in the order in which they are shown."""
+    moments: Mapping[tuple[object, ...], list[Line]] | None = None
+    """Charts around a moment, by what they were drawn for."""
 
 
 class Page(NamedTuple):
@@ -365,6 +369,7 @@ class Place:
             self.sortable = layout.sortable
         # Kept while another view is open, to be drawn at once when the charts come back.
         self.charts.drawn = layout.charts or self.charts.drawn
+        self.charts.moments = layout.moments or self.charts.moments
         if layout.strip is not None:
             self.charts.strip = layout.strip
         self.timeline = layout.timeline or self.timeline

@@ -18,7 +18,7 @@ from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.render.text import text_width
 from ddptop.tui.scene import Place, Scene, host_of
-from ddptop.tui.views.host_detail import make_host_filter
+from ddptop.tui.views.hosts import make_host_filter
 from ddptop.tui.views.rank_order import filter_ranks, order_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting

@@ -77,15 +77,21 @@ def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCha
     which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
     their titles are those of the frame, as everywhere on the screen.
     """
-    frame, state = scene.frame, scene.place.charts
-    goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
-    # While the run goes on, all frames of such a time share one drawing.
-    moment = frame.unix_s // DRAWN_EVERY_S if goes_on else frame.unix_s
-    drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
-                 height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
+    state = scene.place.charts
+    drawn_for = (*share_drawing(scene), width, height, top, state.at_s, state.log_loss)
     if state.drawn is not None and state.drawn.of == drawn_for:
         return _renew_figures(scene, state.drawn)
     return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
+
+
+def share_drawing(scene: Scene) -> tuple[object, ...]:
+    """What is the same in all frames that share one drawing of a chart: while the run goes on, those of some
+    seconds."""
+    frame = scene.frame
+    goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
+    moment = frame.unix_s // DRAWN_EVERY_S if goes_on else frame.unix_s
+    run = (frame.run.id, frame.source, frame.group.incarnation)
+    return (*run, moment, len(frame.events), scene.ascii_only)
 
 
 def _renew_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:

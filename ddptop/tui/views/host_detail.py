@@ -31,9 +31,7 @@ from ddptop.render.line import Line, Piece, join_parts
 from ddptop.render.phases import PARTS, draw_pair, draw_share_bar, pairs_head
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_lines
-from ddptop.tui import match
 from ddptop.tui.keys import Do
-from ddptop.tui.views.moment import draw_around
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.frames.ledger import Ledger
     from ddptop.tui.scene import Scene
+    from ddptop.tui.views.moment import MomentCharts
 
 DETAIL = 4
 """Lines for all that is known of the host under the cursor."""
@@ -66,18 +65,6 @@ MAP_LINES, WHOLE_LEDGER, LEAST_CHART = 3, 14, 9
 
 MOST_PLACES = 3
 """Places in which others waited for its ranks."""
-
-
-def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
-    """A filter of ranks that lets this host alone pass."""
-    text = host.lower()
-    words = match.parse_conditions(text)
-    # A name that reads as a number or an expression, or is part of another name, has to be escaped.
-    plain = len(words) == 1 and words[0].text == text and words[0].span is None
-    if plain and sum(text in name.lower() for name in hosts) == 1:
-        return text
-    escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
-    return f"/^{escaped} /"
 
 
 def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
@@ -144,7 +131,9 @@ def describe_agent(host: HostFigures) -> list[str]:
     return words
 
 
-def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -> list[Line]:
+def draw_host_panels(
+    scene: Scene, charts: MomentCharts, host: HostFigures, width: int, height: int
+) -> list[Line]:
     """`height` lines: its ranks, their steps beside those of others, where their time went; its usage."""
     right = int(width * SIDE_PART)
     left, inner = width - right, right - BORDER
@@ -154,8 +143,7 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
     tall = 2 if len(ranks) <= FEW_RANKS and 2 * len(ranks) + 2 <= most else 1
     n_ranks = max(LEAST_RANKS, min(len(ranks) * tall + 2, most))
     name = scene.clean(host.name) or UNKNOWN
-    passing = make_host_filter(index.names, host.name)
-    rows = draw_ranks_now(scene, left - 1, n_ranks - 1, passing, tall=tall) if ranks else []
+    rows = draw_ranks_now(scene, left - 1, n_ranks - 1, tall=tall, ranks=ranks) if ranks else []
     worst = host.worst_rank if ranks else None
     ledger = _draw_ledger(scene, ranks, left - 1)
     rest = height - n_ranks - PAIR_LINES
@@ -183,12 +171,11 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
     if len(scene.frame.ranks.state) > 1 and n_map >= LEAST_PANEL:
         chosen = len(scene.frame.ranks.state) if worst is None else worst
         beside.append(replace(rank_panel(scene, right, n_map, chosen), height=n_map))
-    newest = scene.frame.history.time_s[-1:]
-    if n_ledger < rest and len(newest):
-        chart = draw_around(scene, float(newest[0]), None, left - 1, rest - n_ledger - 1, "parts")
+    if n_ledger < rest:
+        chart = charts.draw(None, None, left - 1, rest - n_ledger - 1, "parts")
         columns.append(Panel("parts of the newest steps of all ranks", chart))
-    if n_right >= LEAST_CHART and len(newest):
-        chart = draw_around(scene, float(newest[0]), None, inner, n_right - 1, "steps")
+    if n_right >= LEAST_CHART:
+        chart = charts.draw(None, None, inner, n_right - 1, "steps")
         beside.append(Panel("newest steps of all ranks", chart))
     return draw_band([PanelColumn(left, columns), PanelColumn(right, beside)], height)
 

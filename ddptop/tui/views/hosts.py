@@ -20,7 +20,8 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
-from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host, draw_host_panels, make_host_filter
+from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host, draw_host_panels
+from ddptop.tui.views.moment import MomentCharts
 from ddptop.tui.views.panels import has_panels
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ if TYPE_CHECKING:
 
 ROOM_FOR_DETAIL = 12
 """Lines from which these are worth taking from the list."""
+
+
+def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
+    """A filter of ranks that lets this host alone pass."""
+    text = host.lower()
+    words = match.parse_conditions(text)
+    # A name that reads as a number or an expression, or is part of another name, has to be escaped.
+    plain = len(words) == 1 and words[0].text == text and words[0].span is None
+    if plain and sum(text in name.lower() for name in hosts) == 1:
+        return text
+    escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
+    return f"/^{escaped} /"
 
 
 def _filter_hosts(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
@@ -107,6 +120,7 @@ class HostsView(View):
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
         hosts = _sort_hosts(scene, _filter_hosts(scene, figures_by_trouble(scene)))
+        charts = MomentCharts(scene)
         detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
         if hosts and has_panels(width, height):
             detail = max(LEAST_PANELS, height - 2 - len(scene.frame.hosts))
@@ -134,13 +148,14 @@ class HostsView(View):
             lines.append(Line("  ").add(_explain_empty(scene), "dim"))
         lines += [Line()] * (height - detail - len(lines))
         if detail > DETAIL + 1:
-            lines += draw_host_panels(scene, hosts[scroll.cursor], width, detail)
+            lines += draw_host_panels(scene, charts, hosts[scroll.cursor], width, detail)
         elif detail:
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
             lines += [draw_rule(width), *draw_host(scene, hosts[scroll.cursor], state_now, width)]
-        return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
+        layout = PageLayout(scroll, hosts=tuple(names), sortable=titles, moments=charts.drawn)
+        return Page(lines, layout)
 
     def exists(self, scene: Scene | None) -> bool:
         """Where the run has several."""

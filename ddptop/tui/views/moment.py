@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.frames.numbers import age, fixed, known
 from ddptop.render.line import Line
 from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pair, pairs_head
-from ddptop.tui.views.charts import find_happened
+from ddptop.tui.views.charts import find_happened, share_drawing
 from ddptop.tui.views.curve import STACK, Curve, draw_chart, draw_look
 
 if TYPE_CHECKING:
@@ -41,8 +41,41 @@ def reach_s(frame: Frame, at_s: float) -> float:
     return next((span_s for span_s in SPANS_S if span_s >= needed_s), SPANS_S[-1])
 
 
+class MomentCharts:
+    """The charts of one picture around a moment. The next pictures take them over for some seconds, as those
+    of the overview: they take half of the time of a picture."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.drawn: dict[tuple[object, ...], list[Line]] = {}
+        """By what they were drawn for: for the layout of the page."""
+
+    def draw(
+        self,
+        at_s: float | None,
+        sign: Piece | None,
+        width: int,
+        height: int,
+        what: Series = "steps",
+        *,
+        follows: bool = False,
+    ) -> list[Line]:
+        """A chart around a moment, in seconds since the run began, or with None up to the newest step.
+        `sign`: marks it; `follows`: the moment goes on with the run."""
+        which = None if follows else at_s
+        drawn_for = (*share_drawing(self._scene), which, follows, sign, width, height, what)
+        lines = self._scene.place.charts.moments.get(drawn_for)
+        if lines is None:
+            time_s = self._scene.frame.history.time_s
+            newest_s = float(time_s[-1]) if len(time_s) else 0.0
+            moment_s = newest_s if at_s is None else at_s
+            lines = draw_around(self._scene, moment_s, sign, width, height, what)
+        self.drawn[drawn_for] = lines
+        return lines
+
+
 def draw_around(
-    scene: Scene, at_s: float, sign: Piece | None, width: int, height: int, what: Series = "steps"
+    scene: Scene, at_s: float, sign: Piece | None, width: int, height: int, what: Series
 ) -> list[Line]:
     """The step times around a moment, in seconds since the run began, or the losses, or the parts of the
     step. `sign`: marks the moment."""

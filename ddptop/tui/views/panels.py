@@ -68,7 +68,9 @@ def draw_band(columns: Sequence[PanelColumn], height: int, above: Sequence[int] 
     first, *others = columns
     lines, rules = [], []
     for line, is_rule in _draw_column(first, first.width, height):
-        lines.append(line.cut(first.width))
+        whole = Line(ground=line.ground).extend(line.cut(first.width))  # the panel's line may be kept
+        whole.target = line.target
+        lines.append(whole)
         rules.append(is_rule)
     begin = first.width
     for column in others:

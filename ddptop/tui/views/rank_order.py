@@ -41,10 +41,7 @@ def order_rows(scene: Scene, room: int) -> TableRows:
     """The rows, for `room` lines of them. Ranks of several hosts are grouped where they do not fit."""
     chosen = _filter_shown(scene)
     if not is_grouped(scene, chosen, room):
-        order = tuple(
-            _trouble_first(scene, chosen) if by_default(scene.place) else _sort_ranks(scene, chosen)
-        )
-        return TableRows(order, order)
+        return rows_of_ranks(scene, chosen)
     worst = by_default(scene.place)
     groups = by_host(scene.frame, worst_first(scene, chosen) if worst else _sort_ranks(scene, chosen))
     hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
@@ -56,6 +53,12 @@ def order_rows(scene: Scene, room: int) -> TableRows:
     leads = dict(zip(hosts, groups.ranks[groups.starts[:-1]].tolist(), strict=True))
     called = dict(zip(hosts, map(names.__getitem__, hosts), strict=True))
     return TableRows(tuple(rows), tuple(groups.ranks.tolist()), leads, called, folded)
+
+
+def rows_of_ranks(scene: Scene, chosen: list[int]) -> TableRows:
+    """The rows of some ranks in the order of the table, not grouped."""
+    order = tuple(_trouble_first(scene, chosen) if by_default(scene.place) else _sort_ranks(scene, chosen))
+    return TableRows(order, order)
 
 
 def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:

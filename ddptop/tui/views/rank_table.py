@@ -27,7 +27,14 @@ from ddptop.render.trouble import as_of
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import HostFolds, Place, Scene, Scroll, TableRows, host_of, host_row
-from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, order_rows, worst_is_first
+from ddptop.tui.views.rank_order import (
+    COLUMNS,
+    SORTS,
+    is_moving,
+    order_rows,
+    rows_of_ranks,
+    worst_is_first,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -92,11 +99,13 @@ LEAST_FOLD = 3
 """Lines of the table from which one of them tells of the ranks that have no row."""
 
 
-def rank_rows(scene: Scene, width: int, height: int, tall: int = 1) -> RankRows:
+def rank_rows(
+    scene: Scene, width: int, height: int, tall: int = 1, ranks: list[int] | None = None
+) -> RankRows:
     """The columns that fit into `width`, and below their titles the rows of `tall` lines that fit into
-    `height`."""
+    `height`. `ranks`: only these."""
     room = (height - 1) // tall
-    rows = order_rows(scene, room)
+    rows = order_rows(scene, room) if ranks is None else rows_of_ranks(scene, ranks)
     if len(rows.rows) > room and height >= LEAST_FOLD:
         room, tall = height - 2, 1
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
@@ -149,19 +158,21 @@ def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
     return lines
 
 
-def draw_ranks_now(scene: Scene, width: int, height: int, passing: str = "", *, tall: int = 1) -> list[Line]:
-    """The table of ranks on another page, from its first row: without a cursor, a click opens a rank.
-    `passing`: a filter; `tall`: lines of a row."""
+def draw_ranks_now(
+    scene: Scene, width: int, height: int, *, tall: int = 1, ranks: list[int] | None = None
+) -> list[Line]:
+    """The table of all ranks on another page, or of some, from its first row: without a cursor, a click opens
+    a rank. `tall`: lines of a row."""
     place = scene.place
     own_place = replace(
         place,
         scrolls={**place.scrolls, place.view: Scroll()},
-        filter=passing,
+        filter="",
         follow=False,
-        folds=HostFolds(grouped=False if passing else None),
+        folds=HostFolds(),
     )
     scene = scene.at(own_place)
-    rows = rank_rows(scene, width, height, tall)
+    rows = rank_rows(scene, width, height, tall, ranks)
     lines = draw_rank_table(scene, replace(rows, cursor=None), width)
     for line in lines:
         if line.target is not None:

@@ -16,14 +16,13 @@ from ddptop.render.phases import PARTS, SHORT, draw_pair, pairs_head
 from ddptop.render.process_group_table import process_group_columns
 from ddptop.render.rank_table import rank_mark
 from ddptop.tui.keys import Do
-from ddptop.tui.views.moment import Series, draw_around
+from ddptop.tui.views.moment import MomentCharts, Series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column
     from ddptop.frames.detail import Lane, Timeline
-    from ddptop.frames.stall import Stall
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Scene
 
@@ -57,7 +56,9 @@ SPAN_OF = {part.name: part.name for part in PARTS if part.name != "sync"} | {
 """By part of the step, the span of a lane."""
 
 
-def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, height: int) -> list[Line]:
+def draw_step_panels(
+    scene: Scene, charts: MomentCharts, shown: Timeline, rank: int, width: int, height: int
+) -> list[Line]:
     """`height` lines of three columns. `rank`: of the lane under the cursor; where there is room, its step is
     compared with its usual one."""
     widths = (width * FIRST_SHARE // 8, (width - width * FIRST_SHARE // 8) // 2)
@@ -74,9 +75,9 @@ def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, heigh
     if is_high:
         usual = _draw_usual(scene, shown, rank, widths[0] - 1)
         ranks.append(Panel(f"rank {rank}: this step beside its median", usual))
-        parts = _draw_steps_around(scene, shown.step, widths[1] - BORDER, height - n_buckets, "parts")
+        parts = _draw_steps_around(scene, charts, shown.step, widths[1] - BORDER, height - n_buckets, "parts")
         buckets.append(Panel("parts of the steps around this one", parts))
-    steps = _draw_steps_around(scene, shown.step, last - BORDER, height, "steps")
+    steps = _draw_steps_around(scene, charts, shown.step, last - BORDER, height, "steps")
     columns = [
         PanelColumn(widths[0], ranks),
         PanelColumn(widths[1], buckets),
@@ -85,7 +86,7 @@ def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, heigh
     return draw_band(columns, height)
 
 
-def draw_stuck_panels(scene: Scene, stall: Stall, width: int, height: int) -> list[Line]:
+def draw_stuck_panels(scene: Scene, charts: MomentCharts, width: int, height: int) -> list[Line]:
     """`height` lines: where the ranks are that the stall is due to, all ranks, and the steps before it."""
     last = width * FIRST_SHARE // 8
     left, half = width - last, height // 2
@@ -102,20 +103,24 @@ def draw_stuck_panels(scene: Scene, stall: Stall, width: int, height: int) -> li
     )
     high = (half, height - half)
     steps, parts = (
-        _draw_steps_around(scene, None, last - BORDER, *chart) for chart in zip(high, SERIES, strict=True)
+        _draw_steps_around(scene, charts, None, last - BORDER, lines, what)
+        for lines, what in zip(high, SERIES, strict=True)
     )
-    charts = [Panel("steps before it", steps, half), Panel("parts of these steps", parts)]
-    return draw_band([PanelColumn(left, [where, ranks]), PanelColumn(last, charts)], height)
+    before = [Panel("steps before it", steps, half), Panel("parts of these steps", parts)]
+    return draw_band([PanelColumn(left, [where, ranks]), PanelColumn(last, before)], height)
 
 
-def _draw_steps_around(scene: Scene, step: int | None, width: int, height: int, what: Series) -> list[Line]:
+def _draw_steps_around(
+    scene: Scene, charts: MomentCharts, step: int | None, width: int, height: int, what: Series
+) -> list[Line]:
     """Below a title: the steps around this one, which is marked, or with None the newest ones."""
     history = scene.frame.history
-    if not len(history.step):
-        return [Line("no step is complete yet", "faint")]
-    places: Indices | list[int] = [] if step is None else np.flatnonzero(history.step <= step)
-    at_s = float(history.time_s[places[-1] if len(places) else -1 if step is None else 0])
-    return draw_around(scene, at_s, None if step is None else MARK, width, height - 1, what)
+    if step is None or not len(history.step):
+        return charts.draw(None, None, width, height - 1, what)
+    places = np.flatnonzero(history.step <= step)
+    at_s = float(history.time_s[places[-1] if len(places) else 0])
+    follows = scene.place.timeline.step is None
+    return charts.draw(at_s, MARK, width, height - 1, what, follows=follows)
 
 
 def _draw_usual(scene: Scene, shown: Timeline, rank: int, width: int) -> list[Line]:

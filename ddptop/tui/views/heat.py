@@ -23,7 +23,7 @@ from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
-from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, panel_width
+from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, width_of_panels
 from ddptop.tui.views.heat_state import NOW_FIGURES, Grid
 from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
 from ddptop.tui.views.panels import Panel, PanelColumn, draw_band, has_panels
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
-    from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, panel_width
+    from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, width_of_panels
 from ddptop.tui.views.heat_state import HeatState
 
 CELL, GAP = 2, 2
@@ -208,7 +208,7 @@ def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, hei
         what = f"ranks x last {counted(len(shown.steps), timed)}"
     head = _draw_head(scene, state, figure, what, width)
     if cells is not None and has_panels(width, height):
-        beside = panel_width(width)
+        beside = width_of_panels(width)
         columns = [
             PanelColumn(width - beside, [Panel(None, body)]),
             draw_heat_panels(scene, cells, beside, height - 1),
@@ -432,7 +432,7 @@ class HeatView(View):
         state = scene.place.heat.fitted_to(world, scene.by_steps or scene.frame.group.step is None)
         extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
         room = max(1, height - extra)
-        beside = panel_width(width) if has_panels(width, height) else 0
+        beside = width_of_panels(width) if has_panels(width, height) else 0
         room = height - (2 if beside and not state.hosts else 1) if beside else room
         left = width - beside
         if state.hosts:

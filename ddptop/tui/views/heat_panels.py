@@ -60,7 +60,7 @@ class MapCells(NamedTuple):
         return who if who >= 0 else None
 
 
-def panel_width(width: int) -> int:
+def width_of_panels(width: int) -> int:
     """Cells of the panels on a page of this width."""
     return max(LEAST_WIDTH, int(width * WIDTH_PART))
 

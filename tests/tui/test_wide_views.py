@@ -112,7 +112,7 @@ def test_a_stuck_step_has_the_stack_of_the_rank_that_it_is_due_to() -> None:
 def test_beside_the_heat_map_is_its_cell_in_words_and_how_the_values_are_distributed() -> None:
     person = Sketch(WantedSource(straggler()), WIDE)
     text = person.press("4")
-    assert "rank 1 in step 12,480" in text and "the worst of 4 cells, median 0.1" in text
+    assert "rank 1 in step 12,480" in text and "worst of 4 cells, median 0.1" in text
     counts = [int(number) for number in re.findall(r"(?:≤|>)\d+(?: ms)? +(\d+) +[\d.]+%", text)]
     grid = person.place.heat.grid
     assert grid is not None

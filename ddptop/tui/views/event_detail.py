@@ -16,7 +16,7 @@ from ddptop.render.text import wrap_lines
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.views.host_detail import draw_host
 from ddptop.tui.views.rank_page import draw_facts, draw_samples
-from ddptop.tui.views.rank_table import draw_ranks_now
+from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 from ddptop.tui.views.why import draw_action, draw_advice, draw_differences, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def draw_event_detail(
         action = draw_advice(scene.clean(remedy), width, indent=0) if remedy else []
     lines += [] if rank is None else _draw_waited_for(scene, rank, width)
     if not lines[-1].width and not action:  # nothing more is known of it
-        lines += draw_ranks_now(scene, width, height - len(lines))
+        tall = 2 if len(frame.ranks.state) <= FEW_RANKS else 1
+        lines += draw_ranks_now(scene, width, height - len(lines), tall=tall)
     return [*lines[: max(0, height - len(action) - 1)], *([Line()] if action else []), *action][:height]
 
 

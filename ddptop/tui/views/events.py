@@ -117,8 +117,9 @@ SERIES: tuple[Series, Series] = ("steps", "losses")
 MAP_FROM = 44
 """Lines of a page with panels from which one of them is the map of ranks."""
 
-CHART_PART = 4
-"""On a page with panels, each of its two charts has one of so many parts of the lines."""
+PANEL_PART, FEW_EVENTS = 4, 10
+"""On a page with panels, those below each other have one of so many parts of the lines; charts below a list
+of few events have more."""
 
 
 def list_events(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
@@ -219,10 +220,11 @@ def _list_events(scene: Scene, width: int, height: int) -> EventLists:
 
 def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     """The lists, and below them the steps around the chosen one; beside them what is known of it."""
-    left = width // 2
-    right, chart_height, inner = width - left, height // CHART_PART, width - left - BORDER
+    left, events = width // 2, list_events(scene.frame, scene.place.event_filter)
+    right, n_panel, inner = width - left, height // PANEL_PART, width - left - BORDER
+    few = len(scene.frame.alerts) + len(scene.frame.events) <= FEW_EVENTS
+    chart_height = height // (PANEL_PART - 1) if few else n_panel
     lists = _list_events(scene, left, height - 2 * chart_height)
-    events = list_events(scene.frame, scene.place.event_filter)
     if not events:
         ranks = Panel(
             "ranks now", draw_ranks_now(scene, inner, height - 1), key="1", opens=Do.VIEW("overview")
@@ -234,8 +236,8 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     drawn = MomentCharts(scene)
     steps, losses = (drawn.draw(at_s, sign, left - 1, chart_height - 1, what) for what in SERIES)
     world = len(scene.frame.ranks.state)
-    n_map = chart_height if world > 1 and height >= MAP_FROM else 0
-    n_detail = height - chart_height - n_map
+    n_map = n_panel if world > 1 and height >= MAP_FROM else 0
+    n_detail = height - n_panel - n_map
     detail = Panel(
         condition_of(scene.clean(chosen.kind)).title,
         draw_event_detail(scene, chosen, inner, n_detail - 1, is_cut=lists.is_cut),

@@ -374,7 +374,9 @@ def _find_cells(state: HeatState, heat: Heat, shades: Shades) -> MapCells | None
     value = heat.value.reshape(-1, len(heat.steps))[: grid.rows, len(heat.steps) - grid.columns :]
     ranks = np.array([-1 if who is None else who for who in grid.worst]).reshape(shape)
     first, stop = grid.folds[row]
-    return MapCells(heat.figure, shades, value, ranks, row, column, heat.steps[-grid.columns :], stop - first)
+    has_folds = any(end - begin > 1 for begin, end in grid.folds)
+    steps = heat.steps[-grid.columns :]
+    return MapCells(heat.figure, shades, value, ranks, row, column, steps, stop - first, has_folds)
 
 
 class HeatFigures(PageFigures):

@@ -52,6 +52,8 @@ class MapCells(NamedTuple):
     """Of the columns; empty: they are local ranks, and the rows hosts."""
     folded: int = 1
     """How many ranks the cell under the cursor stands for, or hosts."""
+    has_folds: bool = False
+    """Whether any row stands for several."""
 
     @property
     def chosen(self) -> int | None:
@@ -87,9 +89,10 @@ def _draw_steps(scene: Scene, cells: MapCells, width: int, n_chart: int, n_rows:
     """The row of the cursor as a chart, and its column as a list."""
     chart = _draw_row(scene, cells, width, n_chart)
     ranks = _draw_step(scene, cells, width, n_rows - 1)
+    who = "the worst of each row" if cells.has_folds else "all ranks"
     return [
         Panel(f"{_name_row(cells)} over these steps", chart, n_chart),
-        Panel(f"all ranks in step {count(cells.steps[cells.column])}", ranks, n_rows),
+        Panel(f"{who} in step {count(cells.steps[cells.column])}", ranks, n_rows),
     ]
 
 
@@ -133,10 +136,9 @@ def _draw_cell(scene: Scene, cells: MapCells, width: int) -> list[Line]:
     if known(value) and len(others) > 1:
         worse = int((others < value).sum() if cells.shades.down else (others > value).sum())
         usual = f"median {_write(figure, float(median(others)))}"
+        are = "is" if worse == 1 else "are"
         place = (
-            f"{worse:,} of {len(others):,} cells are worse"
-            if worse
-            else f"the worst of {len(others):,} cells"
+            f"{worse:,} of {len(others):,} cells {are} worse" if worse else f"worst of {len(others):,} cells"
         )
         lines.append(Line(f"{place}, {usual}", "dim"))
     what = "ranks" if cells.steps else "hosts"
@@ -186,7 +188,10 @@ def _draw_row(scene: Scene, cells: MapCells, width: int, height: int) -> list[Li
     # Steps a second apart, so that each is as wide.
     at_s = float(steps[cells.column] - steps[0])
     happened = Happened(float(steps[0]), events=((at_s, "▾", "accent"),))
-    curve = Curve([title], steps - steps[0], values, "area", zero=unit == "ms", happened=happened)
+    reach = cells.shades.edges[0] if unit == "ms" else None  # jitter must not look like a change
+    curve = Curve(
+        [title], steps - steps[0], values, "area", zero=unit == "ms", reach=reach, happened=happened
+    )
     return draw_chart(curve, width, height - 1, scene.ascii_only).lines
 
 
@@ -196,7 +201,8 @@ def _draw_step(scene: Scene, cells: MapCells, width: int, height: int) -> list[L
     sign = 1.0 if cells.shades.down else -1.0
     order = np.argsort(np.where(np.isnan(values), np.inf, sign * values), kind="stable").tolist()
     shown = order if len(order) <= height else order[: height - 1]
-    most = float(np.nanmax(np.abs(values), initial=0.0))
+    # Up to the last edge of the shades at least: what differs by little has no long bar.
+    most = max(float(np.nanmax(np.abs(values), initial=0.0)), abs(cells.shades.edges[-1]))
     levels = cells.shades.levels(values)
     lines = []
     for row in shown:

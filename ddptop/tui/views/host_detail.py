@@ -32,6 +32,7 @@ from ddptop.render.phases import PARTS, draw_pair, draw_share_bar, pairs_head
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.keys import Do
+from ddptop.tui.views.moment import MomentCharts, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.frames.ledger import Ledger
     from ddptop.tui.scene import Scene
-    from ddptop.tui.views.moment import MomentCharts
 
 DETAIL = 4
 """Lines for all that is known of the host under the cursor."""
@@ -172,8 +172,9 @@ def draw_host_panels(
         chosen = len(scene.frame.ranks.state) if worst is None else worst
         beside.append(replace(rank_panel(scene, right, n_map, chosen), height=n_map))
     if n_ledger < rest:
-        chart = charts.draw(None, None, left - 1, rest - n_ledger - 1, "parts")
-        columns.append(Panel("parts of the newest steps of all ranks", chart))
+        what, title = second_series(scene.frame)
+        chart = charts.draw(None, None, left - 1, rest - n_ledger - 1, what)
+        columns.append(Panel(f"{title} of all ranks, newest", chart))
     if n_right >= LEAST_CHART:
         chart = charts.draw(None, None, inner, n_right - 1, "steps")
         beside.append(Panel("newest steps of all ranks", chart))

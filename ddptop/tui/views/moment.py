@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Series: TypeAlias = Literal["steps", "parts", "losses"]
 """What a chart shows."""
 
+PARTS_OF_STEPS, LOSS_OF_STEPS = "parts of the steps", "loss of the steps"
+"""Titles of charts."""
+
 SPANS_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 10_800.0)
 """How far a chart may reach on either side: a few lengths, so that it seldom changes."""
 
@@ -39,6 +42,13 @@ def reach_s(frame: Frame, at_s: float) -> float:
     nearest_s = float(np.abs(time_s - at_s).min()) if len(time_s) else 0.0
     needed_s = max(needed_s, 2 * nearest_s)
     return next((span_s for span_s in SPANS_S if span_s >= needed_s), SPANS_S[-1])
+
+
+def second_series(frame: Frame) -> tuple[Series, str]:
+    """What a second chart beside the step times shows, and its title: the parts of the steps, where they are
+    known."""
+    is_known = np.isfinite(frame.history.own_backward_ms[-STEPS_AROUND:]).any()
+    return ("parts", PARTS_OF_STEPS) if is_known else ("losses", LOSS_OF_STEPS)
 
 
 class MomentCharts:

@@ -16,7 +16,7 @@ from ddptop.render.phases import PARTS, SHORT, draw_pair, pairs_head
 from ddptop.render.process_group_table import process_group_columns
 from ddptop.render.rank_table import rank_mark
 from ddptop.tui.keys import Do
-from ddptop.tui.views.moment import MomentCharts, Series
+from ddptop.tui.views.moment import MomentCharts, Series, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 
@@ -34,8 +34,6 @@ STUCK_BAND = 22
 
 TWO_PANELS = 18
 """Lines of the band from which its columns have two panels."""
-
-SERIES: tuple[Series, Series] = ("steps", "parts")
 
 FIRST_SHARE = 3
 """Eighths of the width for the first column."""
@@ -75,8 +73,9 @@ def draw_step_panels(
     if is_high:
         usual = _draw_usual(scene, shown, rank, widths[0] - 1)
         ranks.append(Panel(f"rank {rank}: this step beside its median", usual))
-        parts = _draw_steps_around(scene, charts, shown.step, widths[1] - BORDER, height - n_buckets, "parts")
-        buckets.append(Panel("parts of the steps around this one", parts))
+        what, title = second_series(scene.frame)
+        second = _draw_steps_around(scene, charts, shown.step, widths[1] - BORDER, height - n_buckets, what)
+        buckets.append(Panel(f"{title} around this one", second))
     steps = _draw_steps_around(scene, charts, shown.step, last - BORDER, height, "steps")
     columns = [
         PanelColumn(widths[0], ranks),
@@ -101,21 +100,20 @@ def draw_stuck_panels(scene: Scene, charts: MomentCharts, width: int, height: in
         key="1",
         opens=Do.VIEW("overview"),
     )
-    high = (half, height - half)
-    steps, parts = (
-        _draw_steps_around(scene, charts, None, last - BORDER, lines, what)
-        for lines, what in zip(high, SERIES, strict=True)
-    )
-    before = [Panel("steps before it", steps, half), Panel("parts of these steps", parts)]
+    what, title = second_series(scene.frame)
+    before = [
+        Panel("steps before it", charts.draw(None, None, last - BORDER, half - 1), half),
+        Panel(f"{title} before it", charts.draw(None, None, last - BORDER, height - half - 1, what)),
+    ]
     return draw_band([PanelColumn(left, [where, ranks]), PanelColumn(last, before)], height)
 
 
 def _draw_steps_around(
-    scene: Scene, charts: MomentCharts, step: int | None, width: int, height: int, what: Series
+    scene: Scene, charts: MomentCharts, step: int, width: int, height: int, what: Series
 ) -> list[Line]:
-    """Below a title: the steps around this one, which is marked, or with None the newest ones."""
+    """Below a title: the steps around this one, which is marked."""
     history = scene.frame.history
-    if step is None or not len(history.step):
+    if not len(history.step):
         return charts.draw(None, None, width, height - 1, what)
     places = np.flatnonzero(history.step <= step)
     at_s = float(history.time_s[places[-1] if len(places) else 0])

@@ -78,7 +78,7 @@ def test_a_rank_in_its_own_code_is_named_while_the_others_wait_in_ddp(make_world
     assert frame.stall is None and frame.start is not None
     assert (frame.start.milestone, frame.start.behind) == ("group", (1,))
     assert verdict(frame).sentence.startswith(
-        "rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for "
+        "rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · for "
     )
     way.wait(8)
     assert way.reducer.stalled_since(way.now_ns) is not None
@@ -234,7 +234,14 @@ def test_how_far_they_came_is_said_of_ranks_that_made_no_step(make_world: Any) -
     way = Way(make_world(2))
     assert reached_phrase(way.reducer.state) == ""  # none has reported
     way.join(0)
-    said = "rank 1 has not reported, rank 0 has its process group"
+    said = "rank 1 has not reported; rank 0 has its process group"
+    assert reached_phrase(way.reducer.state) == said
+    # As a rank that fails in an import, of which only the file is read that it has left.
+    way.feed(way.world.hello(1))
+    error = "ModuleNotFoundError: No module named 'timm'"
+    way.answer(1, (Stack("traceback", True, (MAIN,)),), number=0, reason=error, phase=Phase.OTHER)
+    way.tell("lost_rank", 1, exit_code=1, signal=None)
+    said = f"rank 1 failed: {error} (train.py:{MAIN.line} main)"
     assert reached_phrase(way.reducer.state) == said
 
 

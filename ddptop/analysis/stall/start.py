@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.analysis.health.exits import describe_exit
+from ddptop.analysis.health.outside_end import unexplained_ends
 from ddptop.analysis.stall.rank_position import answer_since, rank_position
 from ddptop.analysis.stall.start_watch import NAMES, ORDER, UNSEEN, milestone_of
 from ddptop.frames.calls import compiler_call, importing, place, user_call
@@ -133,9 +135,12 @@ def position_in_start(state: RunState, rank: int, now_ns: int) -> RankPosition |
 
 
 def reached_phrase(state: RunState) -> str:
-    """How far the ranks have come of a run that has made no step; empty: none has reported, or it has."""
+    """How far the ranks have come of a run that has made no step, or how the first of them has failed; empty:
+    none has reported, or it has made one."""
     if state.complete_step is not None or all(rank.hello is None for rank in state.ranks):
         return ""
+    if failed := unexplained_ends(state):
+        return f"rank {failed[0]} {describe_exit(state.ranks[failed[0]])}"
     return reached_words([milestone_of(rank) for rank in state.ranks])
 
 

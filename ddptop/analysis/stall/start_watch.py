@@ -71,7 +71,7 @@ def milestone_of(rank: RankState) -> str:
         return ""
     names = [name for name in rank.milestones if name in ORDER]
     beat = rank.progress
-    if not rank.before_recording:
+    if not rank.before_recording and not rank.failed_early:
         if rank.step > 0:
             return "step"
         phase = None if beat is None else _OF_PHASES.get(Phase(beat.phase))

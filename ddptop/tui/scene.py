@@ -5,6 +5,7 @@ The place is changed by keys and the mouse; its contents come from every new fra
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,6 +117,10 @@ class DrawnCharts:
     them have figures of the newest step."""
 
 
+MOST_KEPT = 4
+"""Drawings of charts that are kept: more than a page has."""
+
+
 @dataclass
 class ChartState:
     """The charts: how the loss is drawn, where the crosshair is, and where the charts are."""
@@ -128,6 +133,10 @@ class ChartState:
     """Those of the last picture."""
     moments: Mapping[tuple[object, ...], list[Line]] = field(default_factory=dict, repr=False)
     """Those of the last picture around a moment, by what they were drawn for."""
+    kept: deque[DrawnCharts] = field(
+        default_factory=lambda: deque(maxlen=MOST_KEPT), repr=False, compare=False
+    )
+    """The newest drawings of other pages: a cache, which painting fills."""
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
 

@@ -13,7 +13,8 @@ from ddptop.frames.frame import Frame
 from ddptop.tui.keys import Action, Do
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, many, straggler
-from tests.tui.gallery import lines_of
+from tests.tui.fake_views import WantedSource
+from tests.tui.gallery import PAGES, WORLDS, lines_of
 
 WIDE = (160, 50)
 
@@ -138,3 +139,15 @@ def test_no_large_part_of_a_wide_page_is_empty(view: str, world: str) -> None:
     is_empty = [not str(line).strip(" │") for line in lines_of(world, view, "160x50")]
     holes = [len(list(lines)) for empty, lines in itertools.groupby(is_empty) if empty]
     assert max(holes, default=0) <= MOST_EMPTY
+
+
+@pytest.mark.parametrize(
+    ("view", "world"),
+    [("bill", "with a bill"), ("stall", "stall"), ("run", "healthy"), ("buckets", "healthy")],
+)
+def test_a_page_whose_charts_are_kept_looks_the_same_when_it_is_painted_again(view: str, world: str) -> None:
+    person = Sketch(WantedSource(WORLDS[world]()), WIDE)
+    painted = person.press(*PAGES[view])
+    assert person.place.charts.kept
+    person.repaint()
+    assert person.text() == painted

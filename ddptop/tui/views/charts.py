@@ -70,6 +70,12 @@ NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
 
+ChartName: TypeAlias = Literal["loss", "step", "parts", "busbw"]
+
+CHARTS: tuple[ChartName, ...] = get_args(ChartName)
+"""In the order of `_make_curves`."""
+
+
 def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """Draw as many charts as are legible in the room, the most important first.
 
@@ -77,11 +83,18 @@ def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCha
     which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
     their titles are those of the frame, as everywhere on the screen.
     """
-    state = scene.place.charts
-    drawn_for = (*share_drawing(scene), width, height, top, state.at_s, state.log_loss)
-    if state.drawn is not None and state.drawn.of == drawn_for:
-        return _renew_figures(scene, state.drawn)
+    drawn_for, drawn = _drawn_for(scene, CHARTS, width, height, top), scene.place.charts.drawn
+    if drawn is not None and drawn.of == drawn_for:
+        return _renew_figures(scene, CHARTS, drawn)
     return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
+
+
+def _drawn_for(
+    scene: Scene, names: Sequence[ChartName], width: int, height: int, top: int = 0
+) -> tuple[object, ...]:
+    """What a drawing depends on: pictures that share it have the same curves."""
+    state = scene.place.charts
+    return (*names, *share_drawing(scene), width, height, top, state.at_s, state.log_loss)
 
 
 def share_drawing(scene: Scene) -> tuple[object, ...]:
@@ -94,14 +107,12 @@ def share_drawing(scene: Scene) -> tuple[object, ...]:
     return (*run, moment, len(frame.events), scene.ascii_only)
 
 
-def _renew_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
-    """The same charts with the figures of this frame in their titles."""
+def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts) -> DrawnCharts:
+    """The same charts, those with these names, with the figures of this frame in their titles."""
     figures, lines = _draw_figures(scene), [*drawn.lines]
-    for (row, first_cell, width, drawn_parts, newest), figure_lines in zip(
-        drawn.titles, figures, strict=False
-    ):
+    for (row, first_cell, width, drawn_parts, newest), name in zip(drawn.titles, names, strict=False):
         parts = [*drawn_parts]
-        for part_index, figure in zip(newest, figure_lines, strict=False):
+        for part_index, figure in zip(newest, figures[CHARTS.index(name)], strict=False):
             # Whether its curve is drawn has not changed since then.
             dashed = str(drawn_parts[part_index]).startswith(DASH)
             parts[part_index] = figure if dashed else without_dash(figure)
@@ -122,8 +133,21 @@ def _draw_all(
         return _draw_start(scene, width, height), (), ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
+    return _draw_bands(scene, CHARTS[: columns * bands], (columns, bands), (width, height), top)
+
+
+def _draw_bands(
+    scene: Scene,
+    names: Sequence[ChartName],
+    shape: tuple[int, int],
+    size: tuple[int, int],
+    top: int,
+) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
+    """`shape`: charts beside and below each other."""
+    (columns, bands), (width, height) = shape, size
     happened = find_happened(scene)
-    curves = [replace(curve, happened=happened) for curve in _make_curves(scene, happened)[: columns * bands]]
+    made = _make_curves(scene, happened)
+    curves = [replace(made[CHARTS.index(name)], happened=happened) for name in names]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
     rows, right = height // bands, (width + 1) // 2
@@ -166,28 +190,18 @@ def _draw_start(scene: Scene, width: int, height: int) -> list[Line]:
     return [join_parts(title, width), *draw_milestones(scene, width, height - 1)]
 
 
-ChartName: TypeAlias = Literal["loss", "step", "parts", "busbw"]
-
-CHARTS: tuple[ChartName, ...] = get_args(ChartName)
-"""In the order of `_make_curves`."""
-
-
 def draw_some_charts(scene: Scene, names: Sequence[ChartName], width: int, height: int) -> list[Line]:
-    """Draw one or two charts beside each other, without a crosshair; nothing before the first step."""
+    """Draw one or two charts beside each other; nothing before the first step. Drawn again as `draw_charts`
+    draws its own."""
     if not len(scene.frame.history.time_s):
         return []
-    happened = find_happened(scene)
-    curves = _make_curves(scene, happened)
-    several = len(names) > 1
-    right = (width + 1) // 2 if several else width
-    blocks = [
-        draw_chart(
-            replace(curves[CHARTS.index(name)], happened=happened), right - several, height,
-            scene.ascii_only, None, several and not index,
-        ).lines
-        for index, name in enumerate(names)
-    ]  # fmt: skip
-    return side_by_side(blocks[0], blocks[1], right) if several else blocks[0]
+    drawn_for, kept = _drawn_for(scene, names, width, height), scene.place.charts.kept
+    drawn = next((one for one in kept if one.of == drawn_for), None)
+    if drawn is None:
+        drawn = DrawnCharts(drawn_for, *_draw_bands(scene, names, (len(names), 1), (width, height), 0))
+        kept.append(drawn)
+    # The page goes on writing in these lines.
+    return [Line().extend(line) for line in _renew_figures(scene, names, drawn).lines]
 
 
 STRIP_RANKS = 8

@@ -64,6 +64,8 @@ class _Base(NamedTuple):
     """Sessions whose HELLO or HOST it has."""
     worlds: dict[int, int]
     """World size by incarnation."""
+    ranks: set[tuple[int, int]]
+    """Incarnation and rank of each session of a rank."""
     clocks: dict[str, list[Clock]]
     hosts: set[str]
 
@@ -111,7 +113,7 @@ def _is_of_collector(recording: Recording) -> bool:
 
 
 def _survey_recording(recording: Recording) -> _Base:
-    base = _Base({}, set(), {}, {}, set())
+    base = _Base({}, set(), {}, set(), {}, set())
     for received in recording.records():
         if received.seq:
             base.numbered.setdefault(received.session, {})[received.seq] = received.t_ns
@@ -124,6 +126,7 @@ def _note_message(received: Received, base: _Base) -> None:
     if isinstance(message, Hello):
         base.introduced.add(message.session)
         base.worlds.setdefault(message.incarnation, message.world_size)
+        base.ranks.add((message.incarnation, message.rank))
         base.hosts.add(message.host)
     elif isinstance(message, Host):
         base.introduced.add(message.session)
@@ -140,18 +143,12 @@ def _take_new_messages(
     Returns how many step records are new, and how many were known.
     Raises RecordingError where it is not of the same run.
     """
+    _refuse_other_run(local_recording, base)
     n_new = n_known = 0
     ordered: dict[int, list[int]] = {}
     clocks = _clocks_of(local_recording, base)
     wall_ns = _wall_ns(local_recording) - _wall_ns(run)
     for block, place, received in _messages_with_places(local_recording):
-        message = received.message
-        if isinstance(message, Hello) and base.worlds.get(message.incarnation, message.world_size) != (
-            message.world_size
-        ):
-            raise RecordingError(
-                f"not of one run: {message.world_size} ranks here, {base.worlds[message.incarnation]} there"
-            )
         if _is_in_base(received, base):
             n_known += _count_rows(received)
             continue
@@ -170,6 +167,26 @@ def _take_new_messages(
             AddedMessage(t_ns, len(added), local_recording, block, place, received.session, received.seq)
         )
     return n_new, n_known
+
+
+def _refuse_other_run(local_recording: Recording, base: _Base) -> None:
+    """Raise RecordingError where the number of ranks differs, or both have the same rank and no session in
+    common, as two runs of one script."""
+    is_known = False
+    ranks: set[tuple[int, int]] = set()
+    for received in local_recording.lasting_messages():
+        message = received.message
+        if isinstance(message, (Hello, Host)):
+            # The collector's own host has session 0 in every run.
+            is_known |= message.session != 0 and message.session in base.introduced
+        if isinstance(message, Hello):
+            ranks.add((message.incarnation, message.rank))
+            world = base.worlds.get(message.incarnation, message.world_size)
+            if world != message.world_size:
+                raise RecordingError(f"not of one run: {message.world_size} ranks here, {world} there")
+    both = sorted(ranks & base.ranks)
+    if both and not is_known:
+        raise RecordingError(f"not of one run: each has a rank {both[0][1]} of its own")
 
 
 def _messages_with_places(recording: Recording) -> Iterator[tuple[int, int, Received]]:

@@ -89,6 +89,9 @@ def test_mistakes_are_one_line_and_nothing_is_written_over(tmp_path, capsys):
     write(tmp_path / "b.ddptop", [all_records()[0], Received(START_NS, 0, 5, 0, hello(0, 9, session=5))])
     with pytest.raises(RecordingError, match="not of one run: 9 ranks here, 2 there"):
         merge_recordings([tmp_path / "a.ddptop", tmp_path / "b.ddptop"], tmp_path / "c.ddptop")
+    write(tmp_path / "later.ddptop", [all_records()[0], Received(START_NS, 0, 5, 0, hello(0, 2, session=5))])
+    with pytest.raises(RecordingError, match="not of one run: each has a rank 0 of its own"):
+        merge_recordings([tmp_path / "a.ddptop", tmp_path / "later.ddptop"], tmp_path / "c.ddptop")
     a, b = str(tmp_path / "a.ddptop"), str(tmp_path / "b.ddptop")
     assert main(["merge", a]) == 2
     assert main(["merge", a, a]) == 2

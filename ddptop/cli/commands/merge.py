@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
+from ddptop.frames.numbers import counted
 from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Merge(Command):
         except OSError as error:
             raise CliError(f"cannot merge: {error.filename or out}: {error.strerror}") from error
         print_text(
-            f"{out}: {merged.hosts} hosts, {merged.added:,} records added, {merged.known:,} known already"
+            f"{out}: {counted(merged.hosts, 'host')}, {counted(merged.added, 'record')} added, "
+            f"{merged.known:,} known already"
         )
         return Exit.DONE
 

@@ -56,7 +56,7 @@ def test_an_evaluation_and_a_save_have_signs_and_a_legend(plain: bool, signs: st
     spans = mark_activities(first.spans, (LaneSpan("evaluation", 2.0, 8.0), LaneSpan("saving", 8.0, 20.0)))
     shown = replace(usual, lanes=(usual.lanes[0], replace(first, spans=spans), *usual.lanes[2:]))
     text = page(replace(straggler(), timeline=shown), place_at("timeline"), SIZES["80x24"], plain=plain)
-    lane = next(line for line in text.splitlines() if "r1" in line and " ph " in line)
+    lane = next(line for line in text.splitlines() if "r1 " in line and "exposed" in line)
     assert f"{signs[0] * 2}{signs[1] * 2}" in lane
     assert f"{signs[0]} evaluates  {signs[1]} saves" in text
     usual_text = page(replace(straggler(), timeline=usual), place_at("timeline"), SIZES["80x24"], plain=plain)

@@ -290,7 +290,7 @@ def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
         texts += [
             (READY, "dim", "bucket ready"),
             (WAIT, "wait", "waits for a rank"),
-            (TRANSFER, "transfer", "moves"),
+            (TRANSFER, "transfer", "transfers"),
             (QUEUED, "faint", "is queued"),
         ]
     if texts:
@@ -377,7 +377,7 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
     line.add(*scene.sign(lane.rank, lane.rank + 1))
-    line.add(f"{'ph'.ljust(plan.bucket)} ", "dim")
+    line.add(" " * (plan.bucket + 1))
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
     for span in lane.spans:

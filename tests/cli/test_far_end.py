@@ -14,7 +14,7 @@ import pytest
 
 from ddptop.cli.connect import write_errors
 from ddptop.cli.errors import Exit
-from ddptop.sources import live
+from ddptop.sources import live, request_pace
 from ddptop.sources.live import RemoteSource
 from ddptop.sources.remote import PAUSE_S, Remote, RemoteLink
 from tests.processes import DDPTOP, environment, run, until
@@ -98,7 +98,7 @@ def test_pauses_double_until_a_frame_has_been_good(
 def test_a_sound_far_end_keeps_its_connection(
     connected: Callable[[str], RemoteSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "SLOWEST_S", 0.01)
+    monkeypatch.setattr(request_pace, "SLOWEST_S", 0.01)
     source = connected("sound")
     until(lambda: source.latest() is not None, "a frame")
     first = source.latest()

@@ -22,6 +22,7 @@ from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
 from ddptop.frames.frame import Frame
 from ddptop.host.runs import RunFile, starting_run
+from ddptop.sources.request_pace import RequestPace
 from ddptop.tui.app import DdptopApp
 from tests.made_up_run import write_recording
 
@@ -34,6 +35,7 @@ class FakeSource:
         self.last: Frame | None = None
         self.reason = status
         self.closed = False
+        self.pace = RequestPace()
 
     def start(self) -> None: ...
 

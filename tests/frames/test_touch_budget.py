@@ -1,4 +1,8 @@
-"""A new figure is declared once and measured once: every surface then shows it."""
+"""A new figure is declared once and measured once: every surface then shows it.
+
+Counted are the files of the package. Documents, the schema and the tests' own frames are written again
+(`.github/CONTRIBUTING.md`).
+"""
 
 from __future__ import annotations
 

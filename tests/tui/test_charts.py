@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ddptop.frames.activity import ActivitySpan
+from ddptop.frames.detail import HeatRequest
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.statistics import quantiles_of_bins
@@ -20,7 +21,7 @@ from ddptop.render.chart import Axis, Scale, find_holes, find_thinned, no_number
 from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS, draw_areas
 from ddptop.render.line import Line, Piece, Role
 from ddptop.tui.scene import ChartState, Place, Scene
-from ddptop.tui.views.charts import draw_charts, is_logarithmic
+from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic
 from ddptop.tui.views.curve import Curve, draw_chart
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import (
@@ -36,6 +37,7 @@ from tests.tui.fake import (
     straggler,
     without_own_times,
 )
+from tests.tui.fake_views import heat
 from tests.tui.pages import page, place_at
 from tests.tui.screens import check
 
@@ -192,6 +194,13 @@ COLUMNS_OF_PARTS = arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0))
 
 
 PHASE_ROLES: tuple[Role, ...] = ("data", "forward", "backward", "wait", "transfer", "optimizer", "other")
+
+
+@pytest.mark.parametrize("n_steps", [20, 90])
+def test_the_figures_beside_the_excess_of_each_step_stand_below_their_names(n_steps: int) -> None:
+    frame = replace(straggler(), heat=heat(4, HeatRequest("excess", 4, n_steps)))
+    title, *rows = map(str, excess_strip(Scene(frame, Place()), (4, n_steps), 160))
+    assert title.endswith("median      most") and {len(row) for row in rows} == {len(title)}
 
 
 def test_charts_below_each_other_begin_in_the_same_cell() -> None:

@@ -248,16 +248,14 @@ STRIP_FIGURES = 24
 
 def _add_medians(lines: list[Line], values: Column, width: int) -> None:
     """Right of the rows, where there is room: the median and the largest value of each rank."""
-    begin = max(line.width for line in lines[1:])
+    begin = max(line.width for line in lines)  # the title too: no figure without its name
     if width - begin < STRIP_FIGURES:
         return
-    titled = lines[0].width <= begin
     for line, of_rank in zip(lines[1:], values, strict=True):
         if np.isfinite(of_rank).any():
             usual, largest = fixed(float(np.nanmedian(of_rank))), fixed(float(np.nanmax(of_rank)))
             line.pad(begin).add(f"{usual:>10}", "strong").add(f"{largest:>10}", "dim")
-    if titled:
-        lines[0].pad(begin).add(f"{'median':>10}{'most':>10}", "dim")
+    lines[0].pad(begin).add(f"{'median':>10}{'most':>10}", "dim")
 
 
 def find_happened(scene: Scene) -> Happened:

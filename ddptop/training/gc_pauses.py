@@ -24,7 +24,7 @@ ours can see: 12 to 14 us in steps of 10 ms with one, where caches are cold, 1.4
 (`tests/benchmarks/bench_evidence.py`)."""
 
 MOST = 4096
-"""Times kept, two of each collection, until the publisher takes them, every 0.5 s at the latest: with more
+"""Times kept, two of each collection, until the publisher takes them, every 2 s at the latest: with more
 the pauses are unknown."""
 
 

@@ -134,6 +134,23 @@ HEARTBEAT_S = 2 * REPORT_S
 """Between two heartbeats; the publisher wakes up at least so often."""
 
 
+class Turns:
+    """What the publisher does whenever it wakes up: after each period of REPORT_S, or after two of them."""
+
+    def __init__(self) -> None:
+        self._periods = 0
+
+    def take_turn(self, every: int) -> tuple[bool, bool]:
+        """Whether to take the finished steps, in one of `every` periods, and whether to send a heartbeat, in
+        every second one."""
+        if every == OFTEN:
+            periods, self._periods = self._periods, self._periods + 1
+        else:
+            periods = self._periods + self._periods % 2
+            self._periods = periods + 2
+        return periods % every == 0, periods % 2 == 0
+
+
 class StepHold:
     """While a launcher is about to end this process: the training thread waits between two steps until the
     step before is sent, HOLD_S at most, and a step counts as finished once it is.
@@ -331,25 +348,24 @@ class Publisher(threading.Thread):
             self._notices.close_in_child()
 
     def _publish_until_closed(self, sender: AckedSender) -> None:
-        periods = 0
+        turns = Turns()
         cpu = time.thread_time_ns()
         sender.exchange_messages()  # HELLO, also of a rank that exits within the first quarter of a second
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
             launchers = self._take_notices()
-            every = self._budget.report_every
+            takes_steps, beats = turns.take_turn(self._budget.report_every)
             # The events of a device are read each time: they are a small pool.
-            takes_steps = periods % every == 0 or self._ending is not None or self._session.device is not None
+            takes_steps |= self._ending is not None or self._session.device is not None
             records: Sequence[StepRecord | LeftOutSteps] = ()
             if takes_steps:
                 records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
             if takes_steps or self._queue:
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
-            if periods % 2 == 0 or launchers:
+            if beats or launchers:
                 sender.set_heartbeat(encode(self._make_progress()))
-            periods += 1 if every == OFTEN else 2 - periods % 2
             ack = sender.exchange_messages()
             if self._ending is not None:
                 self._ending.note_sent()

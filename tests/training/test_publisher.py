@@ -30,8 +30,8 @@ from ddptop.host.step_counters import (
 )
 from ddptop.protocol.messages import Bye
 from ddptop.training import publisher as publisher_module
-from ddptop.training.budget import Budget
-from ddptop.training.publisher import Publisher, StepHold
+from ddptop.training.budget import OFTEN, RARE, TIGHT, Budget
+from ddptop.training.publisher import Publisher, StepHold, Turns
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import shared_counter
 from tests import made_up_run
@@ -59,6 +59,27 @@ def test_a_recorded_rank_has_one_thread_and_two_sockets_more(ear: Ear, ranks: Ra
         "imports": [],
     }
     ear.next_said(0, Bye)
+
+
+@pytest.mark.parametrize(
+    ("turns_before", "every", "steps", "beats"),
+    [
+        (0, OFTEN, "1111 1111", "1010 1010"),
+        (0, TIGHT, "1111 1111", "1111 1111"),
+        (1, TIGHT, "1111 1111", "1111 1111"),
+        (0, RARE, "1000 1000", "1111 1111"),
+        (3, RARE, "0010 0010", "1111 1111"),
+    ],
+)
+def test_between_two_reads_of_the_steps_there_are_heartbeats(
+    turns_before: int, every: int, steps: str, beats: str
+) -> None:
+    turns = Turns()
+    for _ in range(turns_before):
+        turns.take_turn(OFTEN)
+    taken = [turns.take_turn(every) for _ in range(8)]
+    expected = zip(steps.replace(" ", ""), beats.replace(" ", ""), strict=True)
+    assert taken == [(step == "1", beat == "1") for step, beat in expected]
 
 
 class Waits(threading.Event):

@@ -116,12 +116,12 @@ class AlikeRanks:
     @property
     def since_s(self) -> float | None:
         """Since when the first of them has got no further (Unix seconds)."""
-        return min((one.since_s for one in self.members if one.since_s is not None), default=None)
+        return min((member.since_s for member in self.members if member.since_s is not None), default=None)
 
     def time_range(self, name: str) -> tuple[float, float] | None:
         """When the first and the last of them came to a milestone, by its field of `RankStart`; None: not
         known of any."""
-        times_s = [time_s for one in self.members if (time_s := getattr(one, name)) is not None]
+        times_s = [time_s for member in self.members if (time_s := getattr(member, name)) is not None]
         return (min(times_s), max(times_s)) if times_s else None
 
 

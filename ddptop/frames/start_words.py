@@ -20,13 +20,13 @@ MOST_GROUPS = 3
 def start_phrase(start: StartStatus, unix_s: float) -> str:
     """`rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
     that are furthest behind first."""
-    reached = reached_words([one.milestone for one in start.ranks])
+    reached = reached_words([rank_start.milestone for rank_start in start.ranks])
     return f"{reached} · for {duration(max(0.0, unix_s - start.since_s))}"
 
 
 def first_steps_phrase(start: StartStatus) -> str:
     """`start: 0 of 4 ranks with a first step`."""
-    n_done = sum(one.milestone == "step" for one in start.ranks)
+    n_done = sum(rank_start.milestone == "step" for rank_start in start.ranks)
     return f"start: {n_done:,} of {counted(len(start.ranks), 'rank')} with a first step"
 
 

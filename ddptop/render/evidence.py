@@ -140,16 +140,16 @@ SIDE_BY_SIDE = 120
 
 def draw_evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
     """All lines; empty without a stall and without deaths. `every`: all calls of all threads."""
-    return Evidence(context, width, every, None).draw_all()
+    return EvidencePage(context, width, every, None).draw_all()
 
 
 def draw_brief(context: RenderContext, width: int, most: int) -> list[Line]:
     """Draw at most `most` calls of the ranks that cause the stall or have died, without the sentence."""
-    return Evidence(context, width, False, most).draw_all()
+    return EvidencePage(context, width, False, most).draw_all()
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EvidencePage:
     """All of it as one text, or in three parts: what has happened, the ranks it is due to, and the others."""
 
     context: RenderContext

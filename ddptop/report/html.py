@@ -141,7 +141,9 @@ def _colour_rules() -> str:
     def join_variables(colours: dict[str, str]) -> str:
         return ";".join(f"--{name}:{colour}" for name, colour in colours.items())
 
-    roles = dict.fromkeys((*(part.role for part in PARTS), *(of.role for of in CLASSES.values()), REST))
+    roles = dict.fromkeys(
+        (*(part.role for part in PARTS), *(ledger_class.role for ledger_class in CLASSES.values()), REST)
+    )
     fills = "".join(f"rect.{role}{{fill:var(--{role})}}" for role in roles)
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{join_variables(DARK)}}}}}"
     return f":root{{color-scheme:light dark;{join_variables(LIGHT)}}}{dark}{fills}"

@@ -145,13 +145,13 @@ class RareEvents:
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
 
         def is_outside() -> bool:
-            this, others = wait.longest_ms, 0.0
-            for other in waits:
-                if (other.rank, other.place) == (wait.rank, wait.place):
-                    this = max(this, other.longest_ms)
-                elif other.place != "start":
-                    others = max(others, other.longest_ms)
-            return bool(waits) and stands_out(dear_s, this / 1000.0, others / 1000.0)
+            own_longest_ms, others_longest_ms = wait.longest_ms, 0.0
+            for other_wait in waits:
+                if (other_wait.rank, other_wait.place) == (wait.rank, wait.place):
+                    own_longest_ms = max(own_longest_ms, other_wait.longest_ms)
+                elif other_wait.place != "start":
+                    others_longest_ms = max(others_longest_ms, other_wait.longest_ms)
+            return bool(waits) and stands_out(dear_s, own_longest_ms / 1000.0, others_longest_ms / 1000.0)
 
         return is_dear_enough(
             dear.n_steps,

@@ -550,7 +550,9 @@ class RunLedger:
         bins = np.maximum.accumulate(np.floor(end_s / RECENT_BIN_S).astype(np.int64))
         for number, sums in _wait_sums(waits, numbers, end_s, is_usual, is_dear, bins):
             add_waits(self.waits, sums)
-            bin_of_steps = next((one for one in reversed(self.recent_bins) if one.number <= number), None)
+            bin_of_steps = next(
+                (time_bin for time_bin in reversed(self.recent_bins) if time_bin.number <= number), None
+            )
             if bin_of_steps is not None:
                 add_waits(bin_of_steps.waits, sums)
 
@@ -563,12 +565,12 @@ class RunLedger:
         while len(bins) > RUN_BINS:
             self.run_bin_s *= 2
             folded: list[TimeBin] = []
-            for one in bins:
-                one.number //= 2
-                if folded and folded[-1].number == one.number:
-                    folded[-1].add(one)
+            for time_bin in bins:
+                time_bin.number //= 2
+                if folded and folded[-1].number == time_bin.number:
+                    folded[-1].add(time_bin)
                 else:
-                    folded.append(one)
+                    folded.append(time_bin)
             bins[:] = folded
 
     def _add_mark(self, mark: MarkedSpan) -> None:

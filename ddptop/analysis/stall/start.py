@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INITIALIZES = "init_process_group"
 CONSTRUCTS = "DistributedDataParallel()"
 BACKWARD = "the first backward"
-COLLECTIVES = {int(one): one.name.lower() for one in Activity if one > Activity.WAIT}
+COLLECTIVES = {int(activity): activity.name.lower() for activity in Activity if activity > Activity.WAIT}
 
 
 class StartWait(NamedTuple):
@@ -103,11 +103,15 @@ def start_of(state: RunState) -> StartStatus | None:
             RankStart(
                 rank,
                 NAMES[number],
-                None if one.hello is None else state.unix_s(_reached_ns(one, NAMES[number], own_ns)),
-                place_in_start(one, own_ns),
+                None
+                if rank_state.hello is None
+                else state.unix_s(_reached_ns(rank_state, NAMES[number], own_ns)),
+                place_in_start(rank_state, own_ns),
                 **_times(state, rank),
             )
-            for rank, (one, number, own_ns) in enumerate(zip(state.ranks, reached, since_ns, strict=True))
+            for rank, (rank_state, number, own_ns) in enumerate(
+                zip(state.ranks, reached, since_ns, strict=True)
+            )
         ),
     )
 

@@ -149,7 +149,10 @@ def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:
 def _wanted(state: RunState) -> int:
     """How many ranks `init_process_group` waits for, where the launcher has started fewer; else 0."""
     fields = (rank.milestones["init"].fields for rank in state.ranks if "init" in rank.milestones)
-    wanted = max((number for one in fields if isinstance(number := one.get("world"), int)), default=0)
+    wanted = max(
+        (number for fields_of_rank in fields if isinstance(number := fields_of_rank.get("world"), int)),
+        default=0,
+    )
     return wanted if wanted > state.world else 0
 
 
@@ -165,7 +168,9 @@ def _addresses(state: RunState) -> dict[str, list[int]]:
 def _interfaces(state: RunState) -> str:
     """` by the interface eth0`: those that the script or the job has set; empty: none."""
     fields = (rank.milestones["init"].fields for rank in state.ranks if "init" in rank.milestones)
-    names = sorted({str(one.get("interface")) for one in fields if one.get("interface")})
+    names = sorted(
+        {str(fields_of_rank.get("interface")) for fields_of_rank in fields if fields_of_rank.get("interface")}
+    )
     return f" by the interface{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 

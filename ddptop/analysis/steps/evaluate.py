@@ -99,27 +99,27 @@ class _Batch:
     """n complete steps that are evaluated together."""
 
     def __init__(self, waiting: Sequence[_Waiting]) -> None:
-        self.block = columns_of([some.steps for some in waiting])
+        self.block = columns_of([entry.steps for entry in waiting])
         self.divisions: list[Division] = []
         """(n,)."""
         self.runs_of_peers: list[tuple[slice, list[Peers]]] = []
         """Consecutive steps within whose process groups own times are compared alike, and these groups."""
-        for _, alike in groupby(waiting, key=lambda some: id(some.division.peers)):
+        for _, alike in groupby(waiting, key=lambda entry: id(entry.division.peers)):
             begin = len(self.divisions)
-            for some in alike:
-                self.divisions += [some.division] * some.n_steps
+            for entry in alike:
+                self.divisions += [entry.division] * entry.n_steps
             self.runs_of_peers.append((slice(begin, len(self.divisions)), self.divisions[-1].peers))
         numbers = [
-            [some.steps.step] if isinstance(some.steps, CompleteStep) else some.steps.numbers
-            for some in waiting
+            [entry.steps.step] if isinstance(entry.steps, CompleteStep) else entry.steps.numbers
+            for entry in waiting
         ]
         self.numbers: Column = np.concatenate(numbers).astype(np.float64)
         """(n,)."""
-        ends = np.cumsum([some.n_steps for some in waiting])
+        ends = np.cumsum([entry.n_steps for entry in waiting])
         self._of_parts = {
-            int(end) - 1: some.of_parts
-            for end, some in zip(ends, waiting, strict=True)
-            if some.of_parts is not None
+            int(end) - 1: entry.of_parts
+            for end, entry in zip(ends, waiting, strict=True)
+            if entry.of_parts is not None
         }
         self._divided: dict[int, DividedStep] = {}
 

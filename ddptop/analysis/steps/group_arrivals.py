@@ -190,7 +190,7 @@ class GroupCollectives:
         if len(begins) < 2:
             return False
         launched_ns = np.stack([launches.launched_ns[:count] for launches in of_ranks], axis=-1)
-        bound_ms = compared.bound_ms(launched_ns[-1]) + max(one.bound_ns for one in of_ranks) / MS
+        bound_ms = compared.bound_ms(launched_ns[-1]) + max(launches.bound_ns for launches in of_ranks) / MS
         self._add_steps(compared.to_collector(launched_ns), begins, bound_ms)
         compared_from, compared_to = int(begins[0]), int(begins[-1])
         kinds, numbers = of_ranks[0].kinds, of_ranks[0].of_kind[compared_from:compared_to]

@@ -122,7 +122,11 @@ def late_since(lateness: Column) -> int:
 def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
     """The rank that clearly comes last in the newest detailed steps, which are too few to flag it."""
     suspects = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
-    return max((one for one in suspects if one is not None), key=lambda one: one.lateness_ms, default=None)
+    return max(
+        (suspect for suspect in suspects if suspect is not None),
+        key=lambda suspect: suspect.lateness_ms,
+        default=None,
+    )
 
 
 def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
@@ -308,7 +312,11 @@ def _find_cpu_wait(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
     sure = figures.flags.cpu_suspect
     suspects = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
-    return max((one for one in suspects if one is not None), key=lambda one: one[1].lateness_ms, default=None)
+    return max(
+        (suspect for suspect in suspects if suspect is not None),
+        key=lambda suspect: suspect[1].lateness_ms,
+        default=None,
+    )
 
 
 def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -> tuple[int, Suspect] | None:

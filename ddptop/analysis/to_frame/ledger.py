@@ -49,11 +49,11 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     run_s = max(0.0, state.unix_s(until_ns) - state.started_s)
     total = TimeBin(0)
-    for one in ledger.run_bins:
-        total.add(one)
+    for time_bin in ledger.run_bins:
+        total.add(time_bin)
     recent = TimeBin(0)
-    for one in ledger.recent_bins:
-        recent.add(one)
+    for time_bin in ledger.recent_bins:
+        recent.add(time_bin)
     recent_s = recent.total_ms / 1000.0 / n_ranks
     return Ledger(
         elapsed_s=run_s,
@@ -131,7 +131,7 @@ def _interval(bins: Sequence[TimeBin], lost_pct: float | None) -> tuple[float | 
     """Interval of 95 % of the share that is lost, by bootstrap over bins of time: blocks of steps."""
     if lost_pct is None or len(bins) < LEAST_BINS:
         return None, None
-    columns = np.array([(one.waited_ms, one.total_ms) for one in bins])
+    columns = np.array([(time_bin.waited_ms, time_bin.total_ms) for time_bin in bins])
     waited, total = _draws(len(bins)) @ columns.T[:, :, None]
     shares = waited[:, 0] / np.maximum(total[:, 0], 1e-9)
     whole = columns[:, 0].sum() / max(columns[:, 1].sum(), 1e-9)

@@ -53,7 +53,7 @@ def answer_shell(
     except CliError:
         raise SystemExit(Exit.USAGE) from None
     parser = command.parser()
-    first = [] if command.name else [each.name for each in commands]
+    first = [] if command.name else [subcommand.name for subcommand in commands]
     if command.name:  # its words come after its name, which argcomplete takes for the program
         os.environ[ASKED] = str(int(os.environ[ASKED]) + 1 + words.index(command.name))
     for action in parser._actions:  # private, but argparse has had it since Python 2.7, and no other way

@@ -16,7 +16,7 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render import table
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import Evidence, draw_evidence
+from ddptop.render.evidence import EvidencePage, draw_evidence
 from ddptop.render.host_table import host_columns
 from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.line import Line, Piece, draw_rule, of_state
@@ -173,7 +173,7 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
             [PanelColumn(width, [_steps_panel(scene, width, half)])], half, find_borders(columns)
         )
         return lines + _draw_parts(scene, width, height - len(lines))
-    evidence = Evidence(scene, width, False, None)
+    evidence = EvidencePage(scene, width, False, None)
     head = _insert_action(scene, evidence.draw_head(), width)
     head += [Line()] * (HEAD_HEIGHT - len(head))
     causes = replace(evidence, width=left_room).draw_causes()

@@ -108,9 +108,10 @@ def _draw_classes_bar(bill: Bill, spent_s: Column, width: int, ascii_only: bool,
     parts = [StepPart(row.title, *_look(row.key)) for row in bill.rows]
     edges = np.concatenate([[0.0], np.cumsum(np.nan_to_num(spent_s))])
     edges *= width / edges[-1] if edges[-1] > 0 else 0.0
+    shares = [percent(100 * cells / width) for cells in np.diff(edges).tolist()]
     texts = [
-        (f"{part.name} {duration(part_s)}", duration(part_s)) if has_texts else ()
-        for part, part_s in zip(parts, spent_s.tolist(), strict=True)
+        (f"{part.name} {share}", share) if has_texts else ()
+        for part, share in zip(parts, shares, strict=True)
     ]
     return draw_parts_bar(edges, parts, texts, ascii_only)
 

@@ -260,6 +260,8 @@ LEAST_BILL = 3
 def _draw_foot(scene: Scene, width: int, height: int) -> list[Line]:
     """The newest events; on a wide and high screen beside them the bill of the whole run in short."""
     right = (width + 1) // 2
+    if scene.frame.group.step is None and not scene.frame.events and not scene.status:
+        return []  # what is waited for is said above
     bill = bill_of_frame(scene.frame) if width >= PANELS_FROM and height >= LEAST_BILL else None
     if bill is None or not bill.rows:
         return draw_events(scene, width, height)

@@ -299,7 +299,7 @@ def _with_matches(columns: list[table.TableColumn], body: Line, pattern: re.Patt
 def _no_rank(scene: Scene) -> str:
     if scene.place.filter and scene.frame.ranks.state:
         return f"no rank matches {scene.clean(scene.place.filter)!r}: Esc shows all"
-    return "no rank has reported yet"
+    return "each rank has a row once it reports"
 
 
 # ---------------------------------------------------------------------- grouped by host

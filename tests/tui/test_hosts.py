@@ -288,7 +288,7 @@ def test_why_arrivals_are_not_drawn_is_said_with_the_host() -> None:
     frame = silent(64, 8)
     reason = "the clocks' bound of ±6.2 ms is wider than the skew of 1.2 ms"
     frame = replace(frame, group=replace(frame.group, clock_free=True, clock_reason=reason))
-    page = Sketch(WantedSource(frame), (160, 200)).press("6")
+    page = Sketch(WantedSource(frame), (110, 200)).press("6")  # in one column
     assert f"{reason} (gpu-006.cluster.local: ±6.20 ms): arrivals are not drawn" in " ".join(page.split())
     frame = replace(frame, timeline=clock_free(512))
     assert f"{reason} (gpu-006.cluster.local: ±6.20 ms)" in sketch(FakeSource(frame), (160, 50), "2")

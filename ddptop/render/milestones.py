@@ -54,9 +54,11 @@ LEAST_BAR = 20
 
 def draw_milestones(context: RenderContext, width: int, height: int) -> list[Line]:
     """At most `height` lines: the seconds, and a bar for each rank, or for ranks that have come equally far
-    where there is no room for each. Empty where nothing is known of the start."""
+    where there is no room for each; the seconds give way to these. Empty where nothing is known of the
+    start."""
     start, frame = context.frame.start, context.frame
-    if start is None or height < 2:
+    now_s = frame.unix_s - frame.run.started_at
+    if start is None or not start.ranks or height < 2 or now_s <= 0:
         return []
     rows = [AlikeRanks((one,), one.rank in start.behind) for one in start.ranks]
     rows = rows if len(rows) < height else alike_ranks(start)
@@ -64,10 +66,10 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
     label = min(LABEL, max(map(len, names)) + 1)
     if width - label < LEAST_BAR:
         return []
-    axis = TimeAxis(0.0, frame.unix_s - frame.run.started_at, width - label - 1)
-    room = height - 1 - (height > len(rows) + 1)
-    tall = max(1, min(TALLEST, room // len(rows)))
-    lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))]
+    axis = TimeAxis(0.0, now_s, width - label - 1)
+    has_axis, has_legend = height > len(rows), height > len(rows) + 1
+    tall = max(1, min(TALLEST, (height - has_axis - has_legend) // len(rows)))
+    lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))] if has_axis else []
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None
         for line_of_row in range(tall):
@@ -77,7 +79,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
             lines.append(line.add("│", "rule").extend(bar))
     seen = {stage.name: stage for row in rows for stage, *_ in _spans(start, row, axis.end_ms)}
     entries = [draw_entry(stage, name, context.ascii_only) for name, stage in seen.items()]
-    return [*lines[: height - 1], join_parts(entries, width)] if room < height - 1 else lines[:height]
+    return [*lines[:height], *([join_parts(entries, width)] if has_legend else [])]
 
 
 def _draw_bar(

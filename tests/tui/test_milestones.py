@@ -32,6 +32,19 @@ def test_bars_end_now_and_each_rank_has_one_or_shares_it_with_those_that_are_ali
         assert "░ script" in lines[-1]
 
 
+def test_the_seconds_give_way_to_ranks_and_before_the_launch_there_is_nothing() -> None:
+    def labels(height: int) -> list[str]:
+        lines = draw_milestones(RenderContext(on_their_way()), 80, height)
+        return [str(line).partition("│")[0].strip() for line in lines]
+
+    assert labels(3) == ["rank 3", "rank 2", "ranks 0 and 1"]
+    assert labels(4)[1:] == ["rank 3", "rank 2", "ranks 0 and 1"] and labels(5)[1:5] == [
+        f"rank {rank}" for rank in range(4)
+    ]
+    early = replace(on_their_way(), unix_s=on_their_way().run.started_at)
+    assert draw_milestones(RenderContext(early), 80, 9) == []
+
+
 def test_a_rank_without_ddp_has_a_stage_of_its_own_and_a_silent_one_none() -> None:
     frame = starting((rank_start(0, "recorded"), rank_start(1, ""), rank_start(2, "step", step_s=20.0)))
     lines = [str(line) for line in draw_milestones(RenderContext(frame), 120, 4)]

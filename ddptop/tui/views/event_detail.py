@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert
-from ddptop.frames.numbers import age, count, counted, duration, fixed, known
+from ddptop.frames.numbers import age, count, counted, duration, known
 from ddptop.frames.remedies import next_action, remedy_of_alert
 from ddptop.render.evidence import draw_brief
 from ddptop.render.hosts import figures_by_name
@@ -17,7 +16,14 @@ from ddptop.render.trouble import in_trouble
 from ddptop.tui.views.host_detail import draw_host
 from ddptop.tui.views.rank_page import draw_facts, draw_samples
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
-from ddptop.tui.views.why import draw_action, draw_advice, draw_differences, draw_own_time, draw_reason
+from ddptop.tui.views.why import (
+    draw_action,
+    draw_advice,
+    draw_differences,
+    draw_own_time,
+    draw_reason,
+    draw_waits,
+)
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, LoggedEvent
@@ -25,9 +31,6 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 8
 """Calls of a stack."""
-
-MOST_PLACES = 3
-"""Places in which the others have waited for a rank."""
 
 
 def begin_of(chosen: Alert | LoggedEvent) -> float:
@@ -72,7 +75,8 @@ def draw_event_detail(
             lines += [Line(f"{scene.clean(host)} now", "dim"), *draw_host(scene, figures[host], None, width)]
         remedy = "" if present is None else remedy_of_alert(present)
         action = draw_advice(scene.clean(remedy), width, indent=0) if remedy else []
-    lines += [] if rank is None else _draw_waited_for(scene, rank, width)
+    waits = [] if rank is None else draw_waits(scene, [rank], width)
+    lines += [Line(), *waits] if waits else []
     if not lines[-1].width and not action:  # nothing more is known of it
         tall = 2 if len(frame.ranks.state) <= FEW_RANKS else 1
         lines += draw_ranks_now(scene, width, height - len(lines), tall=tall)
@@ -133,16 +137,3 @@ def _end_of(frame: Frame, chosen: Alert | LoggedEvent) -> float | None:
         if (event.kind, event.rank) == (f"{chosen.kind}_end", chosen.rank) and event.unix_s >= begin_s
     )
     return min(ends, default=None)
-
-
-def _draw_waited_for(scene: Scene, rank: int, width: int) -> list[Line]:
-    """How long the others have waited for the rank over the whole run, by place."""
-    ledger = scene.frame.ledger
-    rows = [] if ledger is None else [row for row in ledger.run.waited_for if row.rank == rank]
-    lines = [Line(), Line("over the whole run the others waited for it", "dim")] if rows else []
-    for row in rows[:MOST_PLACES]:
-        line = Line(f"  {fixed(row.rank_seconds)} rank-seconds ", "strong").add(
-            ledger_place_phrase(row.place)
-        )
-        lines.append(line.add(f"  {dear_phrase(row)}", "dim").cut(width))
-    return lines

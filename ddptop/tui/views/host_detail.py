@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.bill import CLASSES, ledger_place_phrase
+from ddptop.frames.bill import CLASSES
 from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.ledger import LEDGER_CLASSES
@@ -36,6 +36,7 @@ from ddptop.tui.views.moment import MomentCharts, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
+from ddptop.tui.views.why import draw_waits
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -62,9 +63,6 @@ NAME_CELLS, BAR_PART = 8, 4
 
 MAP_LINES, WHOLE_LEDGER, LEAST_CHART = 3, 14, 9
 """Lines of the map of ranks without its cells, of all of the ledger, and of a chart at least."""
-
-MOST_PLACES = 3
-"""Places in which others waited for its ranks."""
 
 
 def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
@@ -282,11 +280,7 @@ def _draw_ledger(scene: Scene, ranks: list[int], width: int) -> list[Line]:
         own, others = (_share_pct(ledger, seconds, chosen) for chosen in (inside, ~inside))
         if max(own, others) >= LEAST_SHARE_PCT:
             shares.append((own, others, name))
-    lines = []
-    for row in [row for row in ledger.run.waited_for if row.rank in ranks][:MOST_PLACES]:
-        line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
-        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {ledger_place_phrase(row.place)}")
-        lines.append(line.add(f", {counted(row.steps, 'step')}", "dim").cut(width))
+    lines = draw_waits(scene, ranks, width)
     lines.append(Line(f"  {'':<{CLASS_CELLS}}{'its':>7}{'others':>8}", "dim"))
     room = width - lines[-1].width - 2
     for own, others, name in sorted(shares, reverse=True):
@@ -298,7 +292,7 @@ def _draw_ledger(scene: Scene, ranks: list[int], width: int) -> list[Line]:
     return lines
 
 
-CLASS_CELLS = 30
+CLASS_CELLS = max(len(words.title) for words in CLASSES.values())
 """Cells of the title of a class."""
 
 LEAST_SHARE_PCT = 0.05

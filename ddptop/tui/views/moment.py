@@ -90,9 +90,9 @@ def draw_around(
     """The step times around a moment, in seconds since the run began, or the losses, or the parts of the
     step. `sign`: marks the moment."""
     history, reach = scene.frame.history, reach_s(scene.frame, at_s)
-    newest_s = float(history.time_s[-1]) if len(history.time_s) else at_s
-    end_s = max(at_s, min(at_s + reach, newest_s))
-    begin_s = max(0.0, end_s - 2 * reach)
+    ends = (float(history.time_s[0]), float(history.time_s[-1])) if len(history.time_s) else (at_s, at_s)
+    end_s = max(at_s, min(at_s + reach, ends[1]))
+    begin_s = max(min(at_s, ends[0]), end_s - 2 * reach)
     first, stop = np.searchsorted(history.time_s, (begin_s, end_s)).tolist()
 
     def part(values: Column) -> Column:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.bill import ledger_place_phrase
 from ddptop.frames.causes import PLACES, cause_phrase, remedy, words_of
 from ddptop.frames.differences import differences, events_near
-from ddptop.frames.numbers import LEAST_SHOWN_MS, age, clock, count, fixed, known, percent
+from ddptop.frames.numbers import LEAST_SHOWN_MS, age, clock, count, counted, fixed, known, percent
 from ddptop.frames.phrases import (
     first_ranks,
     on_hosts,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
 
 MAX_EVENTS = 3
+
+MAX_PLACES, LEAST_WAIT_S = 3, 0.1
+"""Places in which the others have waited for some ranks; and for how long at least."""
 
 
 def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
@@ -168,6 +172,19 @@ def _draw_since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     excess_words = f"{cause_phrase(late.cause, late.place)} +{fixed(excess)} ms"
     fits = line.width + len(excess_words) + 3 <= width
     return [line.add(f" · {excess_words}")] if fits else [line, Line(f"  {excess_words}")]
+
+
+def draw_waits(scene: Scene, ranks: list[int], width: int) -> list[Line]:
+    """How long the others have waited for these ranks over the whole run, by rank and place, the longest
+    first."""
+    ledger = scene.frame.ledger
+    rows = () if ledger is None else ledger.run.waited_for
+    lines = []
+    for row in [row for row in rows if row.rank in ranks and row.rank_seconds >= LEAST_WAIT_S][:MAX_PLACES]:
+        line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
+        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {ledger_place_phrase(row.place)}")
+        lines.append(line.add(f", {counted(row.steps, 'step')}", "dim").cut(width))
+    return lines
 
 
 def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:

@@ -2,8 +2,8 @@
 
 It is the second number in /proc/self/task/TID/schedstat, in ns. Waiting for a cgroup's quota is part of it.
 To read and to convert it takes 15 to 20 us in a training loop, where the code of it is cold (measured). So it
-is read once in a step, at its end. Only in steps that follow one with a considerable run delay it is read at
-the begin and end of exposed communication too, in which a rank waits for others anyway.
+is read once in a step, at its end. Only in steps that follow one with considerable run delay and exposed
+communication it is read at the begin and end of that too: there a rank waits for others anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_NS, LEAST_SHARE = 50_000, 1 / 128
 thread run for longer."""
 
 DIVIDED_STEPS = 16
-"""In so many steps after one with more the run delay in exposed communication is read."""
+"""In so many steps after one with more of both, the run delay in exposed communication is read."""
 
 
 class CpuWait:
@@ -79,12 +79,14 @@ class CpuWait:
     def take_wait(self) -> int:
         """ns in the step that has ended; UNKNOWN also in a step in which another thread takes over."""
         waited = self._end - self._begin if min(self._begin, self._end) >= 0 else UNKNOWN
-        if 0 <= waited < max(LEAST_NS, LEAST_SHARE * (self._ended_at - self._began_at)):
+        least = max(LEAST_NS, LEAST_SHARE * (self._ended_at - self._began_at))
+        if 0 <= waited < least:
             waited = 0
         elif waited > 0:
             # Where it is not known what was waited in exposed communication, all of that may be.
             waited = max(0, waited - (self._exposed if self._exposed >= 0 else self._exposed_ns))
-            self._divided_steps = DIVIDED_STEPS + 1
+            if self._exposed_ns >= least:
+                self._divided_steps = DIVIDED_STEPS + 1
         if self._divided_steps:
             self._divided_steps -= 1
         self._begin, self._end, self._began_at = self._end, UNKNOWN, self._ended_at

@@ -35,8 +35,10 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for version in versions:
                 with tempfile.TemporaryDirectory() as folder:
-                    words = ["--ddptop-record", "off", "--standalone", "--nproc-per-node", "1", str(SCRIPT)]
-                    command = [*DDPTOP_RUN, *words, *map(str, shape)]
+                    # Every step is recorded so; the script takes the detail out.
+                    words = ["--ddptop-record", "off", "--ddptop-detail", "full", "--ddptop-shadow", "off"]
+                    words += ["--standalone", "--nproc-per-node", "1", str(SCRIPT), *map(str, shape)]
+                    command = [*DDPTOP_RUN, *words]
                     env = environment(Path(folder)) | {"PYTHONPATH": str(version)}
                     with started(command, env, Path(folder), cold=True) as process:
                         out, err = process.communicate(timeout=300)

@@ -33,6 +33,10 @@ def main() -> None:
                 words = [
                     "--ddptop-record",
                     "off",
+                    "--ddptop-detail",  # every step is recorded; the script chooses the parts
+                    "full",
+                    "--ddptop-shadow",
+                    "off",
                     "--standalone",
                     "--nproc-per-node",
                     str(ranks),

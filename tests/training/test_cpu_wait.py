@@ -49,26 +49,23 @@ def test_what_was_waited_in_exposed_communication_does_not_count() -> None:
     more = LONG + 300
     waits = Readings(100, more, more + 100, more + 160, 2 * more)
     assert waits.step() == UNKNOWN  # of the first step the begin is not known
-    assert waits.step() == more - 100
+    assert waits.step(exposed=LEAST_NS) == more - 100 - LEAST_NS  # all of it may have been waited
     assert waits.step(exposed=LEAST_NS) == more - 60
 
 
-def test_where_that_is_not_read_all_of_exposed_communication_may_have_been_waited() -> None:
-    waits = Readings(0, LONG, LONG, LONG + 1, 2 * LONG)
-    waits.step()
-    assert waits.step(exposed=LONG // 2) == LONG - LONG // 2
-    assert waits.step(exposed=LONG // 2) == LONG - 1
-
-
 def test_it_is_read_there_only_soon_after_a_step_with_a_considerable_wait() -> None:
-    waits = Readings(0, LONG, *[LONG] * 3 * DIVIDED_STEPS, LONG + 30, LONG + 50, 10 * LONG)
+    waits = Readings(0, LONG, *[LONG] * 3 * DIVIDED_STEPS, LONG + 30, LONG + 50)
     waits.step()
-    assert waits.step(exposed=1) == LONG - 1
+    assert waits.step(exposed=LEAST_NS) == LONG - LEAST_NS
     for _ in range(DIVIDED_STEPS):
-        assert waits.step(exposed=1) == 0
-    assert len(waits.readings) == 3
-    assert waits.step(exposed=1) == 0 and len(waits.readings) == 2
-    assert waits.step(exposed=1) == 0 and len(waits.readings) == 1
+        assert waits.step(exposed=LEAST_NS) == 0
+    assert len(waits.readings) == 2
+    assert waits.step(exposed=LEAST_NS) == 0 and len(waits.readings) == 1
+
+
+def test_a_little_exposed_communication_is_not_read() -> None:
+    waits = Readings(0, LONG, 2 * LONG)
+    assert [waits.step(exposed=1) for _ in range(3)] == [UNKNOWN, LONG - 1, LONG - 1]
 
 
 @pytest.mark.parametrize(("step", "known"), [(LEAST_NS, LEAST_NS), (round(LONG / LEAST_SHARE), LONG)])

@@ -66,7 +66,6 @@ def main() -> None:
     recorder, budget = session.recorder, session._publisher._budget
     kind = type(recorder)
     kind.last_gradient = timed("last gradient", 1, kind.last_gradient)
-    budget._choose_intervals = lambda *_: None
     budget.every = recorder.detail_every = NEVER
     counted: list[float] = []
     account = budget.account_for

@@ -128,6 +128,8 @@ class RareSlowness:
     over_s: float
     """The time in which these are: the whole run, or its last minutes."""
     is_whole_run: bool
+    since_launch: bool
+    """Whether `over_s` counts from the launch of the run, not from its first step."""
     since_s: float
     """When the first of them ended, in seconds since the launch."""
 
@@ -140,14 +142,14 @@ class RareSlowness:
 
     @property
     def over(self) -> str:
-        """`the run`, `the last 5 minutes`: what its cost is a share of."""
-        return span_words(self.over_s, is_whole_run=self.is_whole_run)
+        """`the run`, `step time`, `the last 5 minutes`: what its cost is a share of."""
+        return "the run" if self.since_launch else span_words(self.over_s, has_all_steps=self.is_whole_run)
 
 
-def span_words(over_s: float, *, is_whole_run: bool) -> str:
-    """`the run`, `the last 5 minutes`: the time that a share is of."""
-    if is_whole_run:
-        return "the run"
+def span_words(over_s: float, *, has_all_steps: bool) -> str:
+    """`step time`, without start-up and end, or `the last 5 minutes`: the time that a share is of."""
+    if has_all_steps:
+        return "step time"
     minutes = round(over_s / 60)
     return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
 
@@ -172,8 +174,8 @@ class Ledger:
 
     @property
     def recent_span(self) -> str:
-        """`the last 5 minutes`, or `the run` where no step is older: what `recent` is about."""
-        return span_words(self.recent.over_s, is_whole_run=self.recent.steps >= self.run.steps)
+        """`the last 5 minutes`, or `step time` where no step is older: what `recent` is about."""
+        return span_words(self.recent.over_s, has_all_steps=self.recent.steps >= self.run.steps)
 
     def seconds_of(self, name: LedgerClass) -> Column:
         """(ranks,) seconds of one of LEDGER_CLASSES."""

@@ -192,7 +192,7 @@ MS_IN_S = 1000.0
 
 
 def rare_phrase(s: Straggler, rare: RareSlowness, where: str = "") -> str:
-    """`rank 0 is slow in 1 of 200 steps: 6.0 s after the optimizer · costs 50% of the run`."""
+    """`rank 0 is slow in 1 of 200 steps: 6.0 s after the optimizer · costs 50% of step time`."""
     size = rare_size_phrase(s.lateness_ms, s.cause, s.place)
     cost = f"costs {percent(s.cost_pct)} of {rare.over}"
     return f"rank {s.rank}{where} is slow in {rare.often}: {size} · {cost}"

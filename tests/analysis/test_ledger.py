@@ -434,7 +434,7 @@ def test_a_rare_and_dear_step_is_flagged_the_second_time(every: int) -> None:
     assert found.cost_pct == pytest.approx(100 * 12 / (world.now_us / 1e6), rel=0.03)
     frame = reducer.frame(START_NS + world.now_us * 1000)
     said = verdict(frame)
-    cost = f"costs {percent(found.cost_pct)} of the run"
+    cost = f"costs {percent(found.cost_pct)} of step time"
     assert said.sentence == f"rank 0 is slow in 1 of {every:,} steps: 6.0 s after the optimizer · {cost}"
     assert said.detail.startswith(f"steps {every - 1:,} and {2 * every - 1:,} · ")
     (alert,) = [alert for alert in frame.alerts if alert.kind == "straggler"]

@@ -342,7 +342,7 @@ def test_every_command_has_one_cost_rank_and_place(
 
     words = "rank 2 is slow in 1 of 53 steps: 3.0 s saving checkpoints"
     once = said("replay", path, "--once", "--at", "159")
-    assert words in once and f"costs {cost} of the run" in once, once
+    assert words in once and f"costs {cost} of step time" in once, once
 
     report = json.loads(said("report", path, "--json"))
     assert report["ledger"]["lost_pct"] == pytest.approx(lost_pct, abs=0.06)
@@ -414,5 +414,5 @@ def test_of_a_rank_that_is_no_longer_slow_the_sums_tell_what_is_lost() -> None:
     said, summed = verdict(frame), lost_to_skew(frame)
     assert summed is not None and said.kind == "recovered"
     assert summed[0] == pytest.approx(frame.ledger.run.lost_pct, rel=0.02)
-    assert f"{summed[0]:.0f}%" in said.sentence and "of the run" in said.sentence
+    assert f"{summed[0]:.0f}%" in said.sentence and "of step time" in said.sentence
     assert shown_cost_pct(frame) == summed[0] > 5, "the bar beside it shows the same"

@@ -52,11 +52,10 @@ def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | No
     costs enough.
 
     What is slow once in many minutes is flagged by the sums of the run, while the last minutes have it."""
-    n_ranks = len(ledger.ranks.elapsed_s)
-    recent = None if whole_run else _dearest(ledger.recent, n_ranks, ledger.recent.steps >= ledger.run.steps)
+    recent = None if whole_run else _dearest(ledger, ledger.recent)
     if recent is not None:
         return recent
-    of_run = _dearest(ledger.run, n_ranks, True)
+    of_run = _dearest(ledger, ledger.run)
     if of_run is None or whole_run:
         return of_run
     now = any(
@@ -66,10 +65,12 @@ def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | No
     return of_run if now else None
 
 
-def _dearest(cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler | None:
+def _dearest(ledger: Ledger, cost: SkewCost) -> Straggler | None:
+    """By one of the ledger's two costs."""
+    n_ranks = len(ledger.ranks.elapsed_s)
     dear_s = sum(waited.dear_rank_seconds for waited in cost.waited_for)
     flagged = [
-        _straggler(waited, cost, n_ranks, is_run)
+        _straggler(waited, ledger, cost, n_ranks)
         for waited in cost.waited_for
         if waited.n_dear and waited.place not in NOT_FLAGGED and _is_flagged(waited, cost, n_ranks, dear_s)
     ]
@@ -145,7 +146,7 @@ def cause_of(place: OwnPlace) -> tuple[Cause, OwnPlace | None]:
     return (cast("Cause", place), None) if place in _PHASES else ("other", place)
 
 
-def _straggler(waited: WaitedFor, cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler:
+def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) -> Straggler:
     cause, place = cause_of(waited.place)
     late_ms = 1000 * waited.dear_s
     return Straggler(
@@ -165,7 +166,8 @@ def _straggler(waited: WaitedFor, cost: SkewCost, n_ranks: int, is_run: bool) ->
             n_steps=cost.steps,
             steps=waited.dear_steps,
             over_s=cost.over_s,
-            is_whole_run=is_run,
+            is_whole_run=cost.steps >= ledger.run.steps,
+            since_launch=cost is ledger.run,
             since_s=waited.dear_since_s,
         ),
     )

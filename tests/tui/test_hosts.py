@@ -21,7 +21,7 @@ from ddptop.tui.scene import Place, Scene, host_of
 from ddptop.tui.views.hosts import make_host_filter
 from ddptop.tui.views.rank_order import filter_ranks, order_rows
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting
+from tests.tui.fake import NOW, FakeSource, straggler, unknown_ranks, waiting
 from tests.tui.fake_hosts import SLOW, gathering, healthy, names_of, silent, slow_rank, with_state
 from tests.tui.fake_views import WantedSource, clock_free
 from tests.tui.screens import check
@@ -213,6 +213,10 @@ def test_what_agents_do_is_said_where_it_matters() -> None:
 def test_before_any_host_has_reported_the_page_says_so() -> None:
     nobody = replace(waiting(), ranks=unknown_ranks(0))
     assert "no host has reported yet" in sketch(FakeSource(nobody), (80, 24), "8")
+
+
+def test_of_a_run_on_one_host_the_page_says_that_it_compares_hosts() -> None:
+    assert "all ranks run on one host" in sketch(FakeSource(straggler(2)), (80, 24), "8")
 
 
 def test_hosts_that_have_no_rank_yet_are_listed() -> None:

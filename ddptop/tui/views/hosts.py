@@ -88,6 +88,8 @@ def _count_hosts(scene: Scene, hosts: list[HostFigures]) -> str:
 def _explain_empty(scene: Scene) -> str:
     if scene.place.hosts.filter:
         return f"no host matches {scene.clean(scene.place.hosts.filter)!r}: Esc shows all"
+    if host_total(scene.frame) == 1:
+        return "all ranks run on one host: hosts are compared where a run has several"
     return "no host has reported yet"
 
 

@@ -86,6 +86,7 @@ def old_torch(folder: Path, version: str) -> str:
         "import argparse\n"
         "def get_args_parser():\n"
         "    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--no-python', action='store_true')\n"
         "    parser.add_argument('training_script')\n"
         "    parser.add_argument('training_script_args', nargs=argparse.REMAINDER)\n"
         "    return parser\n"

@@ -305,7 +305,7 @@ class Progress:
     detail_every: Interval
     """Bucket detail is taken where step % detail_every == 0."""
     cost_us: Quantity
-    """Own cost per step: training threads and publisher CPU, over the last seconds."""
+    """Own cost per step: training threads and publisher CPU, over the last seconds; 0: not known yet."""
     cost_pct: Quantity
     """The same as a share of the step time."""
     failures: Count

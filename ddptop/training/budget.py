@@ -92,6 +92,11 @@ MARKS_NS = 100_000
 """Marking a step on a GPU, without reading its events: 74 us on the main thread and some on autograd's, in
 steps of 1.9 ms (H200, 7 marks). Where not all steps are marked, the cost of others is measured."""
 
+REPORTED_FROM_NS, REPORTED_BATCHES = 1_000_000_000, 3
+"""The cost is reported from so much time of steps and so many batches on. The publisher's start is in the
+first batch, which may hold a few short steps: it would be a third of them. The median of three batches leaves
+it out."""
+
 UNSEEN = 1.35
 """What our wrappers take in a step over what the clocks inside them see, which is less the colder the caches:
 71 to 88 us of 99 to 121 (measured in steps of 4 ms, `tests/benchmarks/bench_calls.py`)."""
@@ -161,6 +166,8 @@ class Budget:
         self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
         """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
+        self._accounted_ns = 0
+        """Time of the steps accounted for."""
         self._calm_batches = 0
         """Batches in a row with room for twice as many recorded steps."""
         self._measured_here = 0
@@ -184,6 +191,13 @@ class Budget:
     def step_ns(self) -> float:
         """The median step; 0 while not known."""
         return median_or_zero(self._walls)
+
+    @property
+    def reported_cost(self) -> tuple[float, float]:
+        """`cost_us` and `cost_pct`; 0 while they are those of too short a time."""
+        if self._accounted_ns < REPORTED_FROM_NS or len(self._publishing) < REPORTED_BATCHES:
+            return 0.0, 0.0
+        return self.cost_us, self.cost_pct
 
     @property
     def sampling_share(self) -> float:
@@ -224,6 +238,7 @@ class Budget:
         if elapsed > 0:
             self._publishing.append(self._published_ns / elapsed)
             self._published_ns = 0
+            self._accounted_ns += elapsed
         step = self.step_ns
         after = median_or_zero(self._after) if self._after else WRAPPER_NS
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.

@@ -605,6 +605,7 @@ class Publisher(threading.Thread):
         step, _, bucket = self._current_position()
         phase, activity, since_ns = self._activity.read()
         epoch, batch, batches = self._recorder.loader.read()
+        cost_us, cost_pct = self._budget.reported_cost
         return Progress(
             t_ns=time.monotonic_ns(),
             step=step,
@@ -612,8 +613,8 @@ class Publisher(threading.Thread):
             bucket=bucket,
             sequence=self._sequence(),
             detail_every=self._budget.every,
-            cost_us=self._budget.cost_us,
-            cost_pct=self._budget.cost_pct,
+            cost_us=cost_us,
+            cost_pct=cost_pct,
             failures=guard.count,
             activity=int(activity),
             since_ns=since_ns,

@@ -261,6 +261,32 @@ def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:
     assert budget.cost_pct == pytest.approx(100 * budget.cost_us / 3_000, rel=0.01)
 
 
+def test_no_cost_is_reported_before_the_publishers_start_is_one_batch_of_several() -> None:
+    budget = Budget(1.0)
+
+    def account_for(first: int, n_steps: int, spent_ns: int) -> tuple[float, float]:
+        steps = range(first, first + n_steps)
+        budget.account_for([record(step, wall=6 * MS, cost=30_000, detail=True) for step in steps], spent_ns)
+        return budget.reported_cost
+
+    # As in a run that hangs at step 60: the start of the publisher beside 20 short steps.
+    assert account_for(0, 20, 40 * MS) == (0.0, 0.0)
+    assert account_for(20, 40, MS) == (0.0, 0.0)
+    assert account_for(60, 40, MS) == (0.0, 0.0)  # three batches, but only 0.6 s
+    cost_us, cost_pct = account_for(100, 100, MS)
+    assert (cost_us, cost_pct) == (budget.cost_us, budget.cost_pct)
+    assert 0.5 < cost_pct < 1.0
+
+
+def test_a_single_long_batch_says_no_cost_either() -> None:
+    budget = Budget(1.0)
+    for step in range(2):
+        budget.account_for([record(step, wall=5_000 * MS, cost=30_000, detail=True)], spent_ns=40 * MS)
+        assert budget.reported_cost == (0.0, 0.0)
+    budget.account_for([record(2, wall=5_000 * MS, cost=30_000, detail=True)], spent_ns=MS)
+    assert budget.reported_cost == (budget.cost_us, budget.cost_pct)
+
+
 def test_the_interval_in_use_is_the_largest_of_the_group_and_so_is_the_cost() -> None:
     training = Training(Budget(1.0))
     training.budget.announced = 8

@@ -355,13 +355,10 @@ class Publisher(threading.Thread):
             if self._left_requested:
                 self._send_left(sender)
             launchers = self._take_notices()
-            takes_steps, beats = turns.take_turn(self._budget.report_every)
-            # The events of a device are read each time: they are a small pool.
-            takes_steps |= self._ending is not None or self._session.device is not None
+            is_turn, beats = turns.take_turn(self._budget.report_every)
             records: Sequence[StepRecord | LeftOutSteps] = ()
-            if takes_steps:
+            if is_turn or self.has_to_take_steps():
                 records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
-            if takes_steps or self._queue:
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
             if beats or launchers:
@@ -404,6 +401,13 @@ class Publisher(threading.Thread):
             if guard.muted:
                 self._stop_measuring()
         self._send_bye(sender)
+
+    def has_to_take_steps(self) -> bool:
+        """Whether finished steps are to be taken although it is not their turn."""
+        # What is sent in order with the steps must not come before them, nor leave them behind: an answer
+        # to the collector may be the last that this process sends before it is killed.
+        # The events of a device are read each time: they are a small pool.
+        return self._ending is not None or self._session.device is not None or bool(self._queue)
 
     def _wait_for_work(self, sender: AckedSender) -> bool:
         """Wait until the period ends, or there is something to do; False once the publisher closes.

@@ -82,6 +82,19 @@ def test_between_two_reads_of_the_steps_there_are_heartbeats(
     assert taken == [(step == "1", beat == "1") for step, beat in expected]
 
 
+def test_a_message_in_order_with_the_steps_has_them_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where steps are taken every 2 s, an event or an answer does not overtake those before it."""
+    monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
+    session: Any = SimpleNamespace(
+        recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None, device=None
+    )
+    identity: Any = SimpleNamespace(rank=0)
+    publisher = Publisher(session, identity, Budget(0.1), sequence=lambda: 0)
+    assert not publisher.has_to_take_steps()
+    publisher.send(Bye(1, "left", 0))
+    assert publisher.has_to_take_steps()
+
+
 class Waits(threading.Event):
     """Never set; notes the timeouts of its waits."""
 

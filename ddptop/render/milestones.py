@@ -102,7 +102,12 @@ def _draw_bar(
 
 def _spans(start: StartStatus, row: AlikeRanks, now_s: float) -> list[tuple[StepPart, float, float]]:
     """What a rank did, from and until when, in seconds after the launch; of several ranks the last one."""
-    known = [(name, min(last_s, now_s)) for name in TIMES if (last_s := _last_time(row, name)) is not None]
+    # Clocks of hosts differ: one may say a moment before the launch, or after now.
+    known = [
+        (name, min(max(last_s, 0.0), now_s))
+        for name in TIMES
+        if (last_s := _last_time(row, name)) is not None
+    ]
     if not known:
         return []
     stages, times_s = [_stage_after(row, name) for name, _ in known], [time_s for _, time_s in known]

@@ -20,10 +20,11 @@ INDENT = 2
 
 def tree_lines(context: RenderContext, stack: SampledStack, width: int, most: int) -> list[Line]:
     """What was sampled, and the calls in at most so many lines in all, in the order of the tree."""
-    where = stack.place.replace("_", " ")
+    where = context.clean(stack.place.replace("_", " "))
     when = f"step {stack.step:,}, which lasted long" if stack.is_long_step else where or "outside waits"
     line = Line("  stack ", "dim").add(f"{counted(stack.samples, 'sample')} in {when}", "dim")
-    lines = [line.add(f" · {workers_phrase(stack)}" if stack.workers else "").cut(width)]
+    workers = f" · {context.clean(workers_phrase(stack))}" if stack.workers else ""
+    lines = [line.add(workers).cut(width)]
     path = [group.call for group in hot_path(stack)]
     groups = _walk_tree(stack, (-1,), 0)
     # The line that takes the time first, then what led to it, then the rest.

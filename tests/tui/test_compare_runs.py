@@ -80,6 +80,18 @@ def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
     assert exposed.split()[3:] == ["–", "–", "–"]
 
 
+@pytest.mark.parametrize(
+    ("losses", "has_bar"), [((np.inf, 0.4), True), ((0.4, np.inf), True), ((np.inf, np.inf), False)]
+)
+def test_an_infinite_loss_differs_from_any_other_by_all_of_the_bar(
+    losses: tuple[float, float], has_bar: bool
+) -> None:
+    first, other = (replace(replay(), group=replace(replay().group, loss_mean=value)) for value in losses)
+    lines = [str(line) for line in draw_two_runs(Scene(first, Place(), other=other), 200, 50).lines]
+    row = next(line for line in lines if line.startswith("loss "))
+    assert ("█" in row.partition("│")[0]) == has_bar
+
+
 def test_while_the_second_one_is_being_read() -> None:
     [line] = draw_two_runs(Scene(replay(), Place()), 80, 22).lines
     assert "waiting for the second recording" in str(line)

@@ -53,6 +53,11 @@ def test_a_rank_without_ddp_has_a_stage_of_its_own_and_a_silent_one_none() -> No
     assert len(lines[3]) < len(lines[1]), "its first step is the end of the way"
 
 
+def test_a_moment_before_the_launch_by_another_clock_is_the_launch() -> None:
+    frame = starting((rank_start(0, "torch", process_s=-9.0),))
+    assert max(line.width for line in draw_milestones(RenderContext(frame), 80, 4)) <= 80
+
+
 @pytest.mark.parametrize("size", [(80, 24), (67, 19), (50, 24), (160, 50)])
 def test_before_the_first_step_the_overview_says_nothing_yet_at_most_once(size: tuple[int, int]) -> None:
     for frame in (held_up(), on_their_way(), CASES["waiting"](), nobody()):

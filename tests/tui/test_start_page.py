@@ -113,3 +113,10 @@ def test_a_rank_that_has_done_its_step_is_in_the_last_row() -> None:
     assert "start: 1 of 2 ranks with a first step" in lines[4]
     assert "is in its first backward" in lines[6] and "has finished its first step" in lines[7]
     assert "step 12.0 s" in person.press("down")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+def test_it_survives_a_start_of_which_no_rank_is_known(size: tuple[int, int]) -> None:
+    frame = on_their_way()
+    frame = replace(frame, start=replace(frame.start, ranks=(), behind=()))
+    assert "start: 0 of 0 ranks" in Sketch(FakeSource(frame), size).press("S")

@@ -141,7 +141,8 @@ def _draw_places(scene: Scene, width: int) -> list[Line]:
         return [Line(text, "faint") for text in wrap_lines(words, width)]
     lines: list[Line] = []
     for stack in stacks:
-        name = Line(f"rank {stack.rank} ", "strong").add(ledger_place_phrase(stack.place), "dim")
+        place = scene.clean(ledger_place_phrase(stack.place))
+        name = Line(f"rank {stack.rank} ", "strong").add(place, "dim")
         lines += [name.cut(width), *tree_lines(scene, stack, width, LINES_OF_STACK)]
     return lines
 

@@ -347,7 +347,7 @@ def _draw_figures_of_runs(
             fit_text(share, percent_width, right=True), role
         )
         if with_bars and role in ("warn", "good") and a is not None and b:
-            _add_bar(line, abs(a - b) / abs(b), role, width)
+            _add_bar(line, abs(a - b) / abs(b) if np.isfinite(a) and np.isfinite(b) else 1.0, role, width)
         lines.append(line.cut(width))
     return lines
 
@@ -365,8 +365,8 @@ def _compare_values(
     """A minus B, the same in %, and a role: amber where A is worse, green where it is better."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
-    share = (a - b) / abs(b) if b else 0.0
-    role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more_is_better else "warn"
+    share = (a - b) / abs(b) if b and a != b else 0.0  # of two infinite losses, too
+    role: Role = "dim" if abs(share) < SAME else "good" if (a > b) == more_is_better else "warn"
     percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
     return signed(a - b, digits), percent, role
 

@@ -80,7 +80,8 @@ def draw_event_detail(
     if not lines[-1].width and not action:  # nothing more is known of it
         tall = 2 if len(frame.ranks.state) <= FEW_RANKS else 1
         lines += draw_ranks_now(scene, width, height - len(lines), tall=tall)
-    return [*lines[: max(0, height - len(action) - 1)], *([Line()] if action else []), *action][:height]
+    foot = [Line(), *action] if action else []
+    return [*lines[: max(0, height - len(foot))], *foot][:height]
 
 
 def _rank_of(frame: Frame, chosen: Alert | LoggedEvent) -> int | None:

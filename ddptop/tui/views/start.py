@@ -81,7 +81,7 @@ class StartView(View):
             words = wrap_lines(_explain_nothing(scene.frame), width - 2)
             return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
         rows = alike_ranks(start)
-        if has_panels(width, height):
+        if rows and has_panels(width, height):
             below, scroll = _draw_panels(scene, rows, width, height - len(lines))
             return Page([*lines, *below], PageLayout(scroll))
         has_rule, has_detail = height >= ROOM_FOR_RULE, height >= ROOM_FOR_DETAIL
@@ -156,8 +156,9 @@ def _draw_panels(
     scene: Scene, rows: Sequence[AlikeRanks], width: int, height: int
 ) -> tuple[list[Line], Scroll]:
     """The table, a bar for each rank, and the stacks of the ranks under the cursor beside those of others."""
-    start, n_ranks = scene.frame.start, len(scene.frame.ranks.state)
+    start = scene.frame.start
     assert start is not None
+    n_ranks = len(start.ranks)
     n_rows = min(n_ranks, MOST_ROWS)
     table_lines, scroll = _draw_table(scene, rows, width, n_rows)
     lines = draw_band([PanelColumn(width, [Panel(first_steps_phrase(start), table_lines)])], n_rows + 2)

@@ -182,7 +182,8 @@ def draw_waits(scene: Scene, ranks: list[int], width: int) -> list[Line]:
     lines = []
     for row in [row for row in rows if row.rank in ranks and row.rank_seconds >= LEAST_WAIT_S][:MAX_PLACES]:
         line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
-        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {ledger_place_phrase(row.place)}")
+        place = scene.clean(ledger_place_phrase(row.place))
+        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {place}")
         lines.append(line.add(f", {counted(row.steps, 'step')}", "dim").cut(width))
     return lines
 

@@ -47,9 +47,10 @@ class CpuWait:
         """When that was."""
         self._stamp = UNKNOWN
         """Run delay at the last gradient."""
-        self._stamped_at = 0
+        self._stamped_at = UNKNOWN
         self._exposed = self._exposed_ns = 0
-        """In exposed communication of the step: run delay, UNKNOWN where it is not read; and its length."""
+        """In exposed communication of the step: run delay, UNKNOWN where it is not read; and its length,
+        UNKNOWN where a last gradient was not seen."""
 
     def last_gradient(self, at: int) -> None:
         """Exposed communication begins; on any thread."""
@@ -59,12 +60,13 @@ class CpuWait:
 
     def backward_ends(self, at: int) -> None:
         """Exposed communication ends."""
-        self._exposed_ns += at - self._stamped_at
+        is_seen = min(self._exposed_ns, self._stamped_at) >= 0
+        self._exposed_ns = self._exposed_ns + at - self._stamped_at if is_seen else UNKNOWN
         exposed = UNKNOWN
         if self._divided_steps and min(self._exposed, self._stamp) >= 0:
             end = self._read_delay()
             exposed = self._exposed + end - self._stamp if end >= 0 else UNKNOWN
-        self._exposed, self._stamp = exposed, UNKNOWN
+        self._exposed, self._stamp, self._stamped_at = exposed, UNKNOWN, UNKNOWN
 
     def step_ends(self, at: int) -> None:
         """The step ends here, unless this is called again before `take_wait`; on the training thread."""
@@ -82,6 +84,8 @@ class CpuWait:
         least = max(LEAST_NS, LEAST_SHARE * (self._ended_at - self._began_at))
         if 0 <= waited < least:
             waited = 0
+        elif self._exposed_ns < 0:
+            waited = UNKNOWN
         elif waited > 0:
             # Where it is not known what was waited in exposed communication, all of that may be.
             waited = max(0, waited - (self._exposed if self._exposed >= 0 else self._exposed_ns))

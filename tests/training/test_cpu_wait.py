@@ -53,6 +53,18 @@ def test_what_was_waited_in_exposed_communication_does_not_count() -> None:
     assert waits.step(exposed=LEAST_NS) == more - 60
 
 
+def test_it_is_unknown_where_the_last_gradient_was_not_seen() -> None:
+    waits = Readings(0, LONG, 2 * LONG, 2 * LONG, 3 * LONG)
+    waits.step()
+    assert waits.step(exposed=1) == LONG - 1
+    for waited in (UNKNOWN, 0):  # a short wait is none wherever it was
+        waits.at += LONG
+        waits.backward_ends(waits.at)
+        waits.step_ends(waits.at)
+        assert waits.take_wait() == waited
+    assert waits.step(exposed=1) == LONG - 1
+
+
 def test_it_is_read_there_only_soon_after_a_step_with_a_considerable_wait() -> None:
     waits = Readings(0, LONG, *[LONG] * 3 * DIVIDED_STEPS, LONG + 30, LONG + 50)
     waits.step()

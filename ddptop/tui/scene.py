@@ -17,7 +17,7 @@ from ddptop.tui.views.heat_state import HeatState
 from ddptop.tui.views.timeline_state import TimelineState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ddptop.frames.frame import Frame
     from ddptop.tui.runs import RunChoice
@@ -131,8 +131,6 @@ class ChartState:
     """Position of the crosshair in seconds since the run began; None: there is none."""
     drawn: DrawnCharts | None = field(default=None, repr=False)
     """Those of the last picture."""
-    moments: Mapping[tuple[object, ...], list[Line]] = field(default_factory=dict, repr=False)
-    """Those of the last picture around a moment, by what they were drawn for."""
     kept: deque[DrawnCharts] = field(
         default_factory=lambda: deque(maxlen=MOST_KEPT), repr=False, compare=False
     )
@@ -144,6 +142,14 @@ class ChartState:
     def plots(self) -> tuple[Plot, ...]:
         """Where every chart is on the screen."""
         return () if self.drawn is None else self.drawn.plots
+
+    def find_or_draw(self, drawn_for: tuple[object, ...], draw: Callable[[], DrawnCharts]) -> DrawnCharts:
+        """The drawing that is kept for this, else a new one, which is kept from now on."""
+        drawn = next((charts for charts in self.kept if charts.of == drawn_for), None)
+        if drawn is None:
+            drawn = draw()
+            self.kept.append(drawn)
+        return drawn
 
     def toggle(self) -> None:
         """The crosshair at the newest point, or none."""
@@ -242,8 +248,6 @@ class PageLayout:
     heat: HeatState | None = None
     hosts: tuple[str, ...] | None = None
     """Hosts in the order in which they are shown."""
-    moments: Mapping[tuple[object, ...], list[Line]] | None = None
-    """Charts around a moment, by what they were drawn for."""
 
 
 class Page(NamedTuple):
@@ -378,7 +382,6 @@ class Place:
             self.sortable = layout.sortable
         # Kept while another view is open, to be drawn at once when the charts come back.
         self.charts.drawn = layout.charts or self.charts.drawn
-        self.charts.moments = layout.moments or self.charts.moments
         if layout.strip is not None:
             self.charts.strip = layout.strip
         self.timeline = layout.timeline or self.timeline

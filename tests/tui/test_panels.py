@@ -143,8 +143,11 @@ def test_no_large_part_of_a_wide_page_is_empty(view: str, world: str) -> None:
 
 @pytest.mark.parametrize(
     ("view", "world"),
-    [("bill", "with a bill"), ("stall", "stall"), ("run", "healthy"), ("buckets", "healthy")],
-)
+    [
+        ("bill", "with a bill"), ("stall", "stall"), ("run", "healthy"), ("buckets", "healthy"),
+        ("events", "straggler"), ("timeline", "healthy"), ("timeline", "stall"),
+    ],
+)  # fmt: skip
 def test_a_page_whose_charts_are_kept_looks_the_same_when_it_is_painted_again(view: str, world: str) -> None:
     person = Sketch(WantedSource(WORLDS[world]()), WIDE)
     painted = person.press(*PAGES[view])

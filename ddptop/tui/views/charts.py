@@ -195,11 +195,12 @@ def draw_some_charts(scene: Scene, names: Sequence[ChartName], width: int, heigh
     draws its own."""
     if not len(scene.frame.history.time_s):
         return []
-    drawn_for, kept = _drawn_for(scene, names, width, height), scene.place.charts.kept
-    drawn = next((one for one in kept if one.of == drawn_for), None)
-    if drawn is None:
-        drawn = DrawnCharts(drawn_for, *_draw_bands(scene, names, (len(names), 1), (width, height), 0))
-        kept.append(drawn)
+    drawn_for = _drawn_for(scene, names, width, height)
+
+    def draw() -> DrawnCharts:
+        return DrawnCharts(drawn_for, *_draw_bands(scene, names, (len(names), 1), (width, height), 0))
+
+    drawn = scene.place.charts.find_or_draw(drawn_for, draw)
     # The page goes on writing in these lines.
     return [Line().extend(line) for line in _renew_figures(scene, names, drawn).lines]
 

@@ -18,7 +18,7 @@ from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.event_detail import begin_of, describe_subject, draw_event_detail
-from ddptop.tui.views.moment import MomentCharts, Series, draw_before_and_after, reach_s
+from ddptop.tui.views.moment import Series, draw_before_and_after, draw_moment, reach_s
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 from ddptop.tui.views.rank_cells import rank_panel
 from ddptop.tui.views.rank_table import draw_ranks_now
@@ -233,8 +233,8 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
         return Page(draw_band(columns, height), PageLayout(lists.scroll))
     chosen = events[lists.scroll.cursor]
     at_s, sign = begin_of(chosen) - scene.frame.run.started_at, of_severity(chosen.severity, chosen.kind)
-    drawn = MomentCharts(scene)
-    steps, losses = (drawn.draw(at_s, sign, left - 1, chart_height - 1, what) for what in SERIES)
+    size = left - 1, chart_height - 1
+    steps, losses = (draw_moment(scene, at_s, sign, size, what) for what in SERIES)
     world = len(scene.frame.ranks.state)
     n_map = n_panel if world > 1 and height >= MAP_FROM else 0
     n_detail = height - n_panel - n_map
@@ -254,7 +254,7 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
         for what, lines in (("step time", steps), ("loss", losses))
     ]
     columns = [PanelColumn(left, [*lists.panels, *charts]), PanelColumn(right, beside)]
-    return Page(draw_band(columns, height), PageLayout(lists.scroll, moments=drawn.drawn))
+    return Page(draw_band(columns, height), PageLayout(lists.scroll))
 
 
 class EventsView(View):

@@ -32,7 +32,7 @@ from ddptop.render.phases import PARTS, draw_pair, draw_share_bar, pairs_head
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.keys import Do
-from ddptop.tui.views.moment import MomentCharts, second_series
+from ddptop.tui.views.moment import draw_newest, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
@@ -129,9 +129,7 @@ def describe_agent(host: HostFigures) -> list[str]:
     return words
 
 
-def draw_host_panels(
-    scene: Scene, charts: MomentCharts, host: HostFigures, width: int, height: int
-) -> list[Line]:
+def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -> list[Line]:
     """`height` lines: its ranks, their steps beside those of others, where their time went; its usage."""
     right = int(width * SIDE_PART)
     left, inner = width - right, right - BORDER
@@ -171,10 +169,10 @@ def draw_host_panels(
         beside.append(replace(rank_panel(scene, right, n_map, chosen), height=n_map))
     if n_ledger < rest:
         what, title = second_series(scene.frame)
-        chart = charts.draw(None, None, left - 1, rest - n_ledger - 1, what)
+        chart = draw_newest(scene, (left - 1, rest - n_ledger - 1), what)
         columns.append(Panel(f"{title} of all ranks, newest", chart))
     if n_right >= LEAST_CHART:
-        chart = charts.draw(None, None, inner, n_right - 1, "steps")
+        chart = draw_newest(scene, (inner, n_right - 1), "steps")
         beside.append(Panel("newest steps of all ranks", chart))
     return draw_band([PanelColumn(left, columns), PanelColumn(right, beside)], height)
 

@@ -21,7 +21,6 @@ from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host, draw_host_panels
-from ddptop.tui.views.moment import MomentCharts
 from ddptop.tui.views.panels import has_panels
 
 if TYPE_CHECKING:
@@ -122,7 +121,6 @@ class HostsView(View):
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
         hosts = _sort_hosts(scene, _filter_hosts(scene, figures_by_trouble(scene)))
-        charts = MomentCharts(scene)
         detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
         if hosts and has_panels(width, height):
             detail = max(LEAST_PANELS, height - 2 - len(scene.frame.hosts))
@@ -150,14 +148,13 @@ class HostsView(View):
             lines.append(Line("  ").add(_explain_empty(scene), "dim"))
         lines += [Line()] * (height - detail - len(lines))
         if detail > DETAIL + 1:
-            lines += draw_host_panels(scene, charts, hosts[scroll.cursor], width, detail)
+            lines += draw_host_panels(scene, hosts[scroll.cursor], width, detail)
         elif detail:
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
             lines += [draw_rule(width), *draw_host(scene, hosts[scroll.cursor], state_now, width)]
-        layout = PageLayout(scroll, hosts=tuple(names), sortable=titles, moments=charts.drawn)
-        return Page(lines, layout)
+        return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:
         """Where the run has several."""

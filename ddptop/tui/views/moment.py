@@ -11,6 +11,7 @@ import numpy as np
 from ddptop.frames.numbers import age, fixed, known
 from ddptop.render.line import Line
 from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pair, pairs_head
+from ddptop.tui.scene import DrawnCharts
 from ddptop.tui.views.charts import find_happened, share_drawing
 from ddptop.tui.views.curve import STACK, Curve, draw_chart, draw_look
 
@@ -51,41 +52,40 @@ def second_series(frame: Frame) -> tuple[Series, str]:
     return ("parts", PARTS_OF_STEPS) if is_known else ("losses", LOSS_OF_STEPS)
 
 
-class MomentCharts:
-    """The charts of one picture around a moment. The next pictures take them over for some seconds, as those
-    of the overview: they take half of the time of a picture."""
+def draw_moment(
+    scene: Scene,
+    at_s: float | None,
+    sign: Piece | None,
+    size: tuple[int, int],
+    what: Series,
+    *,
+    follows: bool = False,
+) -> list[Line]:
+    """A chart around a moment, in seconds since the run began, or with None up to the newest step. It is
+    drawn again as the charts of the overview are.
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self.drawn: dict[tuple[object, ...], list[Line]] = {}
-        """By what they were drawn for: for the layout of the page."""
+    `sign`: marks it; `size`: cells and lines; `follows`: the moment goes on with the run.
+    """
+    which = None if follows else at_s
+    drawn_for = (*share_drawing(scene), which, follows, sign, size, what)
 
-    def draw(
-        self,
-        at_s: float | None,
-        sign: Piece | None,
-        width: int,
-        height: int,
-        what: Series = "steps",
-        *,
-        follows: bool = False,
-    ) -> list[Line]:
-        """A chart around a moment, in seconds since the run began, or with None up to the newest step.
-        `sign`: marks it; `follows`: the moment goes on with the run."""
-        which = None if follows else at_s
-        drawn_for = (*share_drawing(self._scene), which, follows, sign, width, height, what)
-        lines = self._scene.place.charts.moments.get(drawn_for)
-        if lines is None:
-            time_s = self._scene.frame.history.time_s
-            newest_s = float(time_s[-1]) if len(time_s) else 0.0
-            moment_s = newest_s if at_s is None else at_s
-            lines = draw_around(self._scene, moment_s, sign, width, height, what)
-        self.drawn[drawn_for] = lines
-        return lines
+    def draw() -> DrawnCharts:
+        time_s = scene.frame.history.time_s
+        newest_s = float(time_s[-1]) if len(time_s) else 0.0
+        return DrawnCharts(
+            drawn_for, _draw_around(scene, newest_s if at_s is None else at_s, sign, size, what), ()
+        )
+
+    return scene.place.charts.find_or_draw(drawn_for, draw).lines
 
 
-def draw_around(
-    scene: Scene, at_s: float, sign: Piece | None, width: int, height: int, what: Series
+def draw_newest(scene: Scene, size: tuple[int, int], what: Series) -> list[Line]:
+    """A chart up to the newest step."""
+    return draw_moment(scene, None, None, size, what)
+
+
+def _draw_around(
+    scene: Scene, at_s: float, sign: Piece | None, size: tuple[int, int], what: Series
 ) -> list[Line]:
     """The step times around a moment, in seconds since the run began, or the losses, or the parts of the
     step. `sign`: marks the moment."""
@@ -121,7 +121,7 @@ def draw_around(
             waste=part(history.wait_ms), zero=True, band=True, happened=happened,
             early=max(0, history.early - first) + 1, p95=part(history.step_p95_ms),
         )  # fmt: skip
-    return draw_chart(curve, width, height, scene.ascii_only).lines
+    return draw_chart(curve, *size, scene.ascii_only).lines
 
 
 def draw_before_and_after(scene: Scene, at_s: float, width: int) -> list[Line]:

@@ -16,7 +16,7 @@ from ddptop.render.phases import PARTS, SHORT, draw_pair, pairs_head
 from ddptop.render.process_group_table import process_group_columns
 from ddptop.render.rank_table import rank_mark
 from ddptop.tui.keys import Do
-from ddptop.tui.views.moment import MomentCharts, Series, second_series
+from ddptop.tui.views.moment import Series, draw_moment, draw_newest, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 
@@ -54,9 +54,7 @@ SPAN_OF = {part.name: part.name for part in PARTS if part.name != "sync"} | {
 """By part of the step, the span of a lane."""
 
 
-def draw_step_panels(
-    scene: Scene, charts: MomentCharts, shown: Timeline, rank: int, width: int, height: int
-) -> list[Line]:
+def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, height: int) -> list[Line]:
     """`height` lines of three columns. `rank`: of the lane under the cursor; where there is room, its step is
     compared with its usual one."""
     widths = (width * FIRST_SHARE // 8, (width - width * FIRST_SHARE // 8) // 2)
@@ -74,9 +72,9 @@ def draw_step_panels(
         usual = _draw_usual(scene, shown, rank, widths[0] - 1)
         ranks.append(Panel(f"rank {rank}: this step beside its median", usual))
         what, title = second_series(scene.frame)
-        second = _draw_steps_around(scene, charts, shown.step, widths[1] - BORDER, height - n_buckets, what)
+        second = _draw_steps_around(scene, shown.step, widths[1] - BORDER, height - n_buckets, what)
         buckets.append(Panel(f"{title} around this one", second))
-    steps = _draw_steps_around(scene, charts, shown.step, last - BORDER, height, "steps")
+    steps = _draw_steps_around(scene, shown.step, last - BORDER, height, "steps")
     columns = [
         PanelColumn(widths[0], ranks),
         PanelColumn(widths[1], buckets),
@@ -85,7 +83,7 @@ def draw_step_panels(
     return draw_band(columns, height)
 
 
-def draw_stuck_panels(scene: Scene, charts: MomentCharts, width: int, height: int) -> list[Line]:
+def draw_stuck_panels(scene: Scene, width: int, height: int) -> list[Line]:
     """`height` lines: where the ranks are that the stall is due to, all ranks, and the steps before it."""
     last = width * FIRST_SHARE // 8
     left, half = width - last, height // 2
@@ -102,23 +100,21 @@ def draw_stuck_panels(scene: Scene, charts: MomentCharts, width: int, height: in
     )
     what, title = second_series(scene.frame)
     before = [
-        Panel("steps before it", charts.draw(None, None, last - BORDER, half - 1), half),
-        Panel(f"{title} before it", charts.draw(None, None, last - BORDER, height - half - 1, what)),
+        Panel("steps before it", draw_newest(scene, (last - BORDER, half - 1), "steps"), half),
+        Panel(f"{title} before it", draw_newest(scene, (last - BORDER, height - half - 1), what)),
     ]
     return draw_band([PanelColumn(left, [where, ranks]), PanelColumn(last, before)], height)
 
 
-def _draw_steps_around(
-    scene: Scene, charts: MomentCharts, step: int, width: int, height: int, what: Series
-) -> list[Line]:
+def _draw_steps_around(scene: Scene, step: int, width: int, height: int, what: Series) -> list[Line]:
     """Below a title: the steps around this one, which is marked."""
     history = scene.frame.history
     if not len(history.step):
-        return charts.draw(None, None, width, height - 1, what)
+        return draw_newest(scene, (width, height - 1), what)
     places = np.flatnonzero(history.step <= step)
     at_s = float(history.time_s[places[-1] if len(places) else 0])
     follows = scene.place.timeline.step is None
-    return charts.draw(at_s, MARK, width, height - 1, what, follows=follows)
+    return draw_moment(scene, at_s, MARK, (width, height - 1), what, follows=follows)
 
 
 def _draw_usual(scene: Scene, shown: Timeline, rank: int, width: int) -> list[Line]:

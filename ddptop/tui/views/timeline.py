@@ -21,7 +21,6 @@ from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
-from ddptop.tui.views.moment import MomentCharts
 from ddptop.tui.views.panels import has_panels
 from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step_panels, draw_stuck_panels
 
@@ -49,7 +48,7 @@ BEFORE = {"data": 0, "forward": 1, "backward": 2, "optimizer": 5, "other": 6}
 """By the phase that a rank is in: how many of `PARTS` it has behind it."""
 
 
-def draw_stuck_step(scene: Scene, charts: MomentCharts, stall: Stall, width: int, height: int) -> list[Line]:
+def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list[Line]:
     """A lane per rank, those that the stall is due to first: the phase it is in goes on to the right edge."""
     kept = scene.frame.timeline.kept if scene.frame.timeline is not None else ()
     head = [
@@ -65,7 +64,7 @@ def draw_stuck_step(scene: Scene, charts: MomentCharts, stall: Stall, width: int
     if has_panels(width, height):
         room, world = height - len(lines) - len(foot), len(scene.frame.ranks.state)
         tall = min(TALL_STUCK, max(1, (room - STUCK_BAND) // max(1, world)))
-        foot += draw_stuck_panels(scene, charts, width, max(STUCK_BAND, room - tall * world))
+        foot += draw_stuck_panels(scene, width, max(STUCK_BAND, room - tall * world))
     lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot), tall)
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
@@ -474,9 +473,7 @@ class TimelineView(View):
         """What is known of the step, and as many lanes as there is room for."""
         shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
         if stall is not None and stall.step is not None and state.step is None:
-            charts = MomentCharts(scene)
-            lines = draw_stuck_step(scene, charts, stall, width, height)
-            return Page(lines, PageLayout(moments=charts.drawn))
+            return Page(draw_stuck_step(scene, stall, width, height))
         if shown is None:
             text = "The step was requested; it comes with the next frame."
             if scene.frozen:
@@ -504,12 +501,9 @@ class TimelineView(View):
         lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
         lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
         if below:
-            charts, nearest = MomentCharts(scene), _find_nearest(shown, state)
-            lines += [
-                *foot,
-                *draw_step_panels(scene, charts, shown, nearest, width, below),
-            ]
-            return Page(lines, PageLayout(timeline=state, moments=charts.drawn))
+            nearest = _find_nearest(shown, state)
+            lines += [*foot, *draw_step_panels(scene, shown, nearest, width, below)]
+            return Page(lines, PageLayout(timeline=state))
         return Page(lines + foot, PageLayout(timeline=state))
 
     def requested_detail(self, place: Place) -> str:

@@ -261,11 +261,16 @@ class Collector:
             self.hosts.begin_reports(self.intake.report_message, self._watch.living_processes)
         self._interruptions = InterruptionWatch(self.intake.report_message, arguments.stall_s)
 
+    @property
+    def longest_sleep_ms(self) -> int:
+        """How long a round waits at most for something to arrive."""
+        # At the end of the run a launcher waits until nothing has arrived for QUIET_NS.
+        is_idle = self.hosts is None and self._record.is_safe and not self.pipe.ended
+        return IDLE_TICK_MS if is_idle else TICK_MS
+
     def work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
-        idle = self.hosts is None and self._record.is_safe
-        most_ms = IDLE_TICK_MS if idle else TICK_MS
-        ready = dict(self._poller.poll(self.viewers.wait_ms(time.monotonic_ns(), most_ms)))
+        ready = dict(self._poller.poll(self.viewers.wait_ms(time.monotonic_ns(), self.longest_sleep_ms)))
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)

@@ -129,8 +129,9 @@ def alike_ranks(start: StartStatus) -> list[AlikeRanks]:
     """All ranks: those that the others wait for first, then those that have come least far."""
     order = {name: number for number, name in enumerate(MILESTONES)}
 
-    def key(one: RankStart) -> tuple[bool, int, str]:
-        return one.rank not in start.behind, order[one.milestone], one.at
+    def progress_key(rank: RankStart) -> tuple[bool, int, str]:
+        return rank.rank not in start.behind, order[rank.milestone], rank.at
 
-    grouped = groupby(sorted(start.ranks, key=lambda one: (key(one), one.rank)), key=key)
+    ordered = sorted(start.ranks, key=lambda rank: (progress_key(rank), rank.rank))
+    grouped = groupby(ordered, key=progress_key)
     return [AlikeRanks(tuple(members), not in_front) for (in_front, _, _), members in grouped]

@@ -43,45 +43,45 @@ class CpuWait:
         """In so many steps exposed communication is still to be read."""
         self._begin = self._end = UNKNOWN
         """Run delay at the borders of the step."""
-        self._began_at = self._ended_at = 0
+        self._began_ns = self._ended_ns = 0
         """When that was."""
         self._stamp = UNKNOWN
         """Run delay at the last gradient."""
-        self._stamped_at = UNKNOWN
+        self._stamped_ns = UNKNOWN
         self._exposed = self._exposed_ns = 0
         """In exposed communication of the step: run delay, UNKNOWN where it is not read; and its length,
         UNKNOWN where a last gradient was not seen."""
 
-    def last_gradient(self, at: int) -> None:
+    def last_gradient(self, at_ns: int) -> None:
         """Exposed communication begins; on any thread."""
-        self._stamped_at = at
+        self._stamped_ns = at_ns
         if self._divided_steps:
             self._stamp = self._read_delay()
 
-    def backward_ends(self, at: int) -> None:
+    def backward_ends(self, at_ns: int) -> None:
         """Exposed communication ends."""
-        is_seen = min(self._exposed_ns, self._stamped_at) >= 0
-        self._exposed_ns = self._exposed_ns + at - self._stamped_at if is_seen else UNKNOWN
+        is_seen = min(self._exposed_ns, self._stamped_ns) >= 0
+        self._exposed_ns = self._exposed_ns + at_ns - self._stamped_ns if is_seen else UNKNOWN
         exposed = UNKNOWN
         if self._divided_steps and min(self._exposed, self._stamp) >= 0:
             end = self._read_delay()
             exposed = self._exposed + end - self._stamp if end >= 0 else UNKNOWN
-        self._exposed, self._stamp, self._stamped_at = exposed, UNKNOWN, UNKNOWN
+        self._exposed, self._stamp, self._stamped_ns = exposed, UNKNOWN, UNKNOWN
 
-    def step_ends(self, at: int) -> None:
+    def step_ends(self, at_ns: int) -> None:
         """The step ends here, unless this is called again before `take_wait`; on the training thread."""
         # A script may train in another thread than the one before.
         if get_ident() != self._thread:
             self._open_file()
-        self._end, self._ended_at = self._read_delay(), at
+        self._end, self._ended_ns = self._read_delay(), at_ns
         if self._end < 0 <= self._descriptor:
             self._open_file()  # that thread has ended and this one has got its number, or the file is another
-            self._end, self._ended_at = self._read_delay(), at
+            self._end, self._ended_ns = self._read_delay(), at_ns
 
     def take_wait(self) -> int:
         """ns in the step that has ended; UNKNOWN also in a step in which another thread takes over."""
         waited = self._end - self._begin if min(self._begin, self._end) >= 0 else UNKNOWN
-        least = max(LEAST_NS, LEAST_SHARE * (self._ended_at - self._began_at))
+        least = max(LEAST_NS, LEAST_SHARE * (self._ended_ns - self._began_ns))
         if 0 <= waited < least:
             waited = 0
         elif self._exposed_ns < 0:
@@ -93,7 +93,7 @@ class CpuWait:
                 self._divided_steps = DIVIDED_STEPS + 1
         if self._divided_steps:
             self._divided_steps -= 1
-        self._begin, self._end, self._began_at = self._end, UNKNOWN, self._ended_at
+        self._begin, self._end, self._began_ns = self._end, UNKNOWN, self._ended_ns
         self._exposed = self._exposed_ns = 0
         return waited
 

@@ -346,9 +346,9 @@ class Recorder:
         if not self._spoilt:
             if self.marks is not None and (self.synchronises or self.several_models):
                 self.marks(step_record.LAST_GRADIENT)
-            at = now()
-            self._put(at << EVENT_BITS | STAMP_LAST_GRADIENT)
-            self.cpu_wait.last_gradient(at)
+            at_ns = now()
+            self._put(at_ns << EVENT_BITS | STAMP_LAST_GRADIENT)
+            self.cpu_wait.last_gradient(at_ns)
 
     def spoil_stamp(self) -> None:
         """Leave it unknown where in this backward the last gradient is."""
@@ -362,8 +362,8 @@ class Recorder:
             # Back in the outermost backward, whose last gradient is still to come.
             self.stamp_due = self._backward_depth == 1
             return
-        at = now()
-        stamp = at << EVENT_BITS
+        at_ns = now()
+        stamp = at_ns << EVENT_BITS
         if self.marks is not None:
             self.marks(step_record.BACKWARD_END)
         if self.synchronises or self.several_models:
@@ -373,9 +373,9 @@ class Recorder:
             if self.bypassed and not self._has_forward:  # nothing has prepared a reducer
                 event = STAMP_BACKWARD_END
             self._put(stamp | event)
-            self.cpu_wait.backward_ends(at)
+            self.cpu_wait.backward_ends(at_ns)
             if not self._backward_steps.optimizer_seen:
-                self.cpu_wait.step_ends(at)
+                self.cpu_wait.step_ends(at_ns)
             self._synchronised |= self.synchronises
         else:
             self._put(stamp | STAMP_BACKWARD_END)
@@ -387,7 +387,7 @@ class Recorder:
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._put(stamp | STAMP_STEP_END)
-            self._step_ends(at)
+            self._step_ends(at_ns)
 
     def _no_forward_follows(self) -> bool:
         """Whether the running step has ended, although no DDP forward says so."""
@@ -443,13 +443,13 @@ class Recorder:
         if self._optimizer_depth:
             self._optimizer_depth -= 1
             return
-        at = now()
-        self._put(at << EVENT_BITS | STAMP_OPTIMIZER_END)
+        at_ns = now()
+        self._put(at_ns << EVENT_BITS | STAMP_OPTIMIZER_END)
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER_END)
         self._optimizer_running = None
         self._ended_by = 0 if self._stepped else optimizer
-        self._step_ends(at)
+        self._step_ends(at_ns)
 
     def make_unseen_end(self, seen_end: StepHook) -> StepHook:
         """To be called when an optimizer has stepped while `unseen_optimizer` is not 0: a step ends of which
@@ -587,10 +587,10 @@ class Recorder:
         self.records, self.calls = deque(maxlen=step_record.QUEUE_STEPS), []
         self.losses.take_loss()
 
-    def _step_ends(self, at: int) -> None:
+    def _step_ends(self, at_ns: int) -> None:
         self._stepped = self._backward_steps.optimizer_seen = True
         self._steps_since_forward += 1
-        self.cpu_wait.step_ends(at)
+        self.cpu_wait.step_ends(at_ns)
         if self.without_ddp and not self._fetches:
             self._open_forward()
 

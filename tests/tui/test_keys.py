@@ -372,7 +372,7 @@ def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
     why = Sketch(FakeSource(straggler()), (80, 24)).press("down", "down", "w")
     assert "── rank 1 ──" in why
     assert "26.6 ±0.4 without the slow rank" in why
-    assert "try   Speed up the data loading of rank 1" in why
+    assert "try: speed up the data loading of rank 1" in why
     assert "20.3 +/-0.1 ms" in sketch(FakeSource(straggler()), (80, 24), "w", ascii_only=True)
     assert "rank 1 is missing" in Sketch(FakeSource(missing()), (80, 24)).press("w")
     assert "no rank is flagged" in Sketch(FakeSource(live()), (80, 24)).press("w")

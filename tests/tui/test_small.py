@@ -172,12 +172,12 @@ def test_a_state_explains_itself() -> None:
     assert "what the rank does now" in text
 
 
-@pytest.mark.parametrize(("height", "last"), [(19, "that are larger there."), (17, "try   Speed up …")])
+@pytest.mark.parametrize(("height", "last"), [(19, "that are larger there."), (17, "try: speed up …")])
 def test_what_to_try_about_a_rank_is_whole_or_ends_with_an_ellipsis(height: int, last: str) -> None:
     person = Sketch(WantedSource(replay()), (67, height))
     lines = person.press("w").splitlines()
     end = lines[-3].strip()  # the replay bar and the keys come below it
-    assert (end[:15].rstrip() + " …" if end.endswith("…") else end) == last
+    assert (end[:13].rstrip() + " …" if end.endswith("…") else end) == last
 
 
 def test_a_ledger_that_is_not_known_is_not_one_that_begins() -> None:

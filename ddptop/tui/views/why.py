@@ -193,10 +193,8 @@ def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) ->
     late = scene.frame.straggler
     if late is None or rank not in scene.stragglers:
         return []
-    texts = wrap_lines(_describe_action(scene, late, rank, f"rank {rank}"), width - 6, most)
-    lines = [Line("      ").add(text) for text in texts]
-    lines[0].pieces[0] = ("try   ", "accent")
-    return lines
+    action = scene.clean(_describe_action(scene, late, rank, f"rank {rank}"))
+    return draw_advice(action, width, most, indent=0)
 
 
 TRY = "try: "

@@ -269,7 +269,7 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
     if not pids:
         if len(jobs) != 1:
             what = f"{len(jobs)} jobs run" if jobs else "no rank was found"
-            # One rank of each job, the oldest.
+            # One rank of each job: that with the lowest PID.
             first = {ranks[pid]: pid for pid in sorted(ranks, reverse=True)}
             listed = "".join(f"\n  {pid}  {_command_of(pid)}" for pid in sorted(first.values()))
             raise CliError(f"{what} on this host: name a process (ddptop attach PID){listed}", Exit.USAGE)

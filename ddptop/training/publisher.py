@@ -33,6 +33,7 @@ from ddptop.protocol.messages import (
     Membership,
     Message,
     Progress,
+    Replica,
     Scalar,
 )
 from ddptop.training.activity import ActivityWatch
@@ -248,6 +249,8 @@ class Publisher(threading.Thread):
         self._described = 0
         self._epoch: int | None = None
         self._queue: deque[Message] = deque(maxlen=1000)
+        self._is_sending_due = False
+        """Whether the queue has something that does not wait for the turn of the steps."""
         self._before_steps: deque[Message] = deque(maxlen=1000)
         self._disk_reads = DiskReads()
         self._readings_due = 0.0
@@ -276,6 +279,9 @@ class Publisher(threading.Thread):
     def send(self, message: Message) -> None:
         """Send a message in order with the steps; from any thread."""
         self._queue.append(message)
+        # Replica checks come every few steps: they would undo that steps are taken rarely.
+        if not isinstance(message, Replica):
+            self._is_sending_due = True
 
     def send_before_step(self, message: Message) -> None:
         """Send a message about the running step before that step; on the training thread."""
@@ -357,7 +363,7 @@ class Publisher(threading.Thread):
             launchers = self._take_notices()
             is_turn, beats = turns.take_turn(self._budget.report_every)
             records: Sequence[StepRecord | LeftOutSteps] = ()
-            if is_turn or self.has_to_take_steps():
+            if self.take_sending_due() or is_turn:
                 records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
@@ -402,12 +408,15 @@ class Publisher(threading.Thread):
                 self._stop_measuring()
         self._send_bye(sender)
 
-    def has_to_take_steps(self) -> bool:
-        """Whether finished steps are to be taken although it is not their turn."""
+    def take_sending_due(self) -> bool:
+        """Whether finished steps are to be taken whatever their turn. To be called once each time."""
         # What is sent in order with the steps must not come before them, nor leave them behind: an answer
         # to the collector may be the last that this process sends before it is killed.
+        is_due = self._is_sending_due
+        if is_due:  # or another thread may just have set it
+            self._is_sending_due = False
         # The events of a device are read each time: they are a small pool.
-        return self._ending is not None or self._session.device is not None or bool(self._queue)
+        return is_due or self._ending is not None or self._session.device is not None
 
     def _wait_for_work(self, sender: AckedSender) -> bool:
         """Wait until the period ends, or there is something to do; False once the publisher closes.

@@ -28,7 +28,7 @@ from ddptop.host.step_counters import (
     read_step_count,
     unread_counts,
 )
-from ddptop.protocol.messages import Bye
+from ddptop.protocol.messages import Bye, Replica
 from ddptop.training import publisher as publisher_module
 from ddptop.training.budget import OFTEN, RARE, TIGHT, Budget
 from ddptop.training.publisher import Publisher, StepHold, Turns
@@ -90,9 +90,12 @@ def test_a_message_in_order_with_the_steps_has_them_taken(monkeypatch: pytest.Mo
     )
     identity: Any = SimpleNamespace(rank=0)
     publisher = Publisher(session, identity, Budget(0.1), sequence=lambda: 0)
-    assert not publisher.has_to_take_steps()
+    assert not publisher.take_sending_due()
+    publisher.send(Replica(16, 0, 1, 0, (1,)))
+    assert not publisher.take_sending_due(), "checks come every few steps: they wait for the next turn"
     publisher.send(Bye(1, "left", 0))
-    assert publisher.has_to_take_steps()
+    assert publisher.take_sending_due()
+    assert not publisher.take_sending_due(), "they were taken"
 
 
 class Waits(threading.Event):

@@ -60,7 +60,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
     now_s = frame.unix_s - frame.run.started_at
     if start is None or not start.ranks or height < 2 or now_s <= 0:
         return []
-    rows = [AlikeRanks((one,), one.rank in start.behind) for one in start.ranks]
+    rows = [AlikeRanks((rank_start,), rank_start.rank in start.behind) for rank_start in start.ranks]
     rows = rows if len(rows) < height else alike_ranks(start)
     names = [ranks_phrase(row.ranks, len(start.ranks)) for row in rows]
     label = min(LABEL, max(map(len, names)) + 1)
@@ -103,15 +103,15 @@ def _draw_bar(
 def _spans(start: StartStatus, row: AlikeRanks, now_s: float) -> list[tuple[StepPart, float, float]]:
     """What a rank did, from and until when, in seconds after the launch; of several ranks the last one."""
     # Clocks of hosts differ: one may say a moment before the launch, or after now.
-    known = [
+    reached = [
         (name, min(max(last_s, 0.0), now_s))
         for name in TIMES
         if (last_s := _last_time(row, name)) is not None
     ]
-    if not known:
+    if not reached:
         return []
-    stages, times_s = [_stage_after(row, name) for name, _ in known], [time_s for _, time_s in known]
-    if known[-1][0] == "step_s":  # the end of the way
+    stages, times_s = [_stage_after(row, name) for name, _ in reached], [time_s for _, time_s in reached]
+    if reached[-1][0] == "step_s":  # the end of the way
         stages.pop()
     else:
         stages[-1] = WAITS if start.behind and not row.is_behind else stages[-1]

@@ -312,6 +312,20 @@ PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
 """Cells of a part's name, of a number beside it, and of both bars together from which they are drawn."""
 
 
+def draw_pairs(
+    pairs: Sequence[tuple[StepPart, float, float]],
+    titles: tuple[str, str, str],
+    width: int,
+    ascii_only: bool,
+) -> list[Line]:
+    """A line for each part with its two times in ms, below their titles: `titles` names the first times, the
+    second ones, and what both are."""
+    scale_ms = np.nan_to_num([(usual_ms, rank_ms) for _, rank_ms, usual_ms in pairs]).max(axis=0).tolist()
+    (who, compared_with, what), scale = titles, (scale_ms[0], scale_ms[1])
+    lines = [pairs_head(who, width, scale, compared_with, what)]
+    return lines + [draw_pair(*pair, scale, width, ascii_only) for pair in pairs]
+
+
 def pairs_head(
     who: str, width: int, scale: tuple[float, float], compared_with: str = "others", what: str = "ms, median"
 ) -> Line:

@@ -58,8 +58,8 @@ class MapCells(NamedTuple):
     @property
     def chosen(self) -> int | None:
         """The rank under the cursor; None: there is none."""
-        who = int(self.rank[self.row, self.column])
-        return who if who >= 0 else None
+        rank = int(self.rank[self.row, self.column])
+        return rank if rank >= 0 else None
 
 
 def width_of_panels(width: int) -> int:
@@ -110,10 +110,9 @@ def _with_unit(figure: str, value: float) -> str:
 
 def _name_row(cells: MapCells) -> str:
     """`rank 3`, or `ranks 62 and 1 more`: the row of the cursor."""
-    who = cells.chosen
-    if who is None:
+    if cells.chosen is None:
         return "this row"
-    return f"rank {who}" if cells.folded == 1 else f"the worst of {cells.folded:,} ranks"
+    return f"rank {cells.chosen}" if cells.folded == 1 else f"the worst of {cells.folded:,} ranks"
 
 
 def _title_of_cell(cells: MapCells) -> str:

@@ -28,7 +28,7 @@ from ddptop.render import table
 from ddptop.render.bill import class_look
 from ddptop.render.hosts import rank_spans
 from ddptop.render.line import Line, Piece, join_parts
-from ddptop.render.phases import PARTS, draw_pair, draw_share_bar, pairs_head
+from ddptop.render.phases import PARTS, draw_pairs, draw_share_bar
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.keys import Do
@@ -153,7 +153,7 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
             key="1",
             opens=Do.VIEW("overview"),
         ),
-        Panel(_title_of_pairs(worst), _draw_pairs(scene, ranks, worst, left - 1), PAIR_LINES),
+        Panel(_title_of_pairs(worst), _draw_worst_rank(scene, ranks, worst, left - 1), PAIR_LINES),
         Panel("where the time of its ranks went, whole run", ledger, n_ledger),
     ]
     beside = [Panel(name, _draw_usage(scene, host, ranks, inner), USAGE_LINES)]
@@ -248,7 +248,7 @@ def _title_of_pairs(worst: int | None) -> str:
     return "its ranks beside others" if worst is None else f"rank {worst}, its worst, beside other hosts"
 
 
-def _draw_pairs(scene: Scene, ranks: list[int], worst: int | None, width: int) -> list[Line]:
+def _draw_worst_rank(scene: Scene, ranks: list[int], worst: int | None, width: int) -> list[Line]:
     """Each part of the step of its worst rank beside the median of all ranks elsewhere."""
     parts, is_known = scene.breakdown.ms, scene.breakdown.known
     elsewhere = is_known & ~np.isin(np.arange(len(is_known)), ranks)
@@ -259,10 +259,7 @@ def _draw_pairs(scene: Scene, ranks: list[int], worst: int | None, width: int) -
         for part, row in zip(PARTS, parts, strict=False)
         if part.name != "sync"
     ]
-    longest = np.nan_to_num([(usual, own) for _, own, usual in pairs]).max(axis=0)
-    scale = float(longest[0]), float(longest[1])
-    lines = [pairs_head(f"rank {worst}", width, scale, "others", "ms, median")]
-    return lines + [draw_pair(part, own, usual, scale, width, scene.ascii_only) for part, own, usual in pairs]
+    return draw_pairs(pairs, (f"rank {worst}", "others", "ms, median"), width, scene.ascii_only)
 
 
 def _draw_ledger(scene: Scene, ranks: list[int], width: int) -> list[Line]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptop.frames.numbers import age, fixed, known
 from ddptop.render.line import Line
-from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pair, pairs_head
+from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pairs
 from ddptop.tui.scene import DrawnCharts
 from ddptop.tui.views.charts import find_happened, share_drawing
 from ddptop.tui.views.curve import STACK, Curve, draw_chart, draw_look
@@ -132,14 +132,13 @@ def draw_before_and_after(scene: Scene, at_s: float, width: int) -> list[Line]:
     if before is None and after is None:
         return [Line(f"no step is known within {age(reach)} of it", "faint")]
     before, after = (NO_PARTS if parts is None else parts for parts in (before, after))
-    longest = tuple(float(np.nan_to_num(parts[:-1]).max(initial=0.0)) for parts in (before, after))
-    scale = (longest[0], longest[1])
-    lines = [pairs_head("after", width, scale, "before", "ms, mean over ranks")]
-    names = [*STACK]
-    for part in (part for part in PARTS if part.name in STACK):
-        index = names.index(part.name)
-        pair = float(after[index]), float(before[index])
-        lines.append(draw_pair(part, *pair, scale, width, scene.ascii_only))
+    places = {name: place for place, name in enumerate(STACK)}
+    pairs = [
+        (part, float(after[places[part.name]]), float(before[places[part.name]]))
+        for part in PARTS
+        if part.name in places
+    ]
+    lines = draw_pairs(pairs, ("after", "before", "ms, mean over ranks"), width, scene.ascii_only)
     line = Line(f"  {'step':<{PAIR_NAME}}").add(f"{fixed(_whole_step(after)):>{PAIR_NUMBER}}", "strong")
     return [*lines, line.add(f"{fixed(_whole_step(before)):>{PAIR_NUMBER}}", "dim")]
 

@@ -96,7 +96,8 @@ def _draw_column(column: PanelColumn, width: int, height: int) -> list[tuple[Lin
     """The lines of a column, and of each whether it is a rule."""
     drawn: list[tuple[Line, bool]] = []
     for panel in column.panels:
-        room = height - len(drawn) if panel.height is None else min(panel.height, height - len(drawn))
+        left = height - len(drawn)
+        room = left if panel.height is None else min(max(0, panel.height), left)
         lines = [] if panel.title is None else [(_draw_title(panel, panel.title, width), True)]
         lines += [(line, False) for line in panel.lines]
         drawn += [*lines, *((Line(), False) for _ in range(room - len(lines)))][:room]

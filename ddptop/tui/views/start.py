@@ -54,7 +54,7 @@ def start_page_is_due(frame: Frame) -> bool:
     if start is None or frame.deaths:
         return False
     trouble = frame.stall is not None or any(alert.severity != "info" for alert in frame.alerts)
-    times_s = (getattr(one, name) for one in start.ranks for name in TIMES)
+    times_s = (getattr(rank_start, name) for rank_start in start.ranks for name in TIMES)
     begun_s = min((time_s for time_s in times_s if time_s is not None), default=0.0)
     return trouble or frame.unix_s - frame.run.started_at - begun_s >= SEVERAL_S
 

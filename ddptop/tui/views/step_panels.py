@@ -12,7 +12,7 @@ from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.evidence import draw_brief
 from ddptop.render.line import Line
-from ddptop.render.phases import PARTS, SHORT, draw_pair, pairs_head
+from ddptop.render.phases import PARTS, SHORT, draw_pairs
 from ddptop.render.process_group_table import process_group_columns
 from ddptop.render.rank_table import rank_mark
 from ddptop.tui.keys import Do
@@ -131,9 +131,7 @@ def _draw_usual(scene: Scene, shown: Timeline, rank: int, width: int) -> list[Li
         for part, ms in zip(PARTS, usual_ms, strict=False)
         if part.name in SPAN_OF
     ]
-    scale = max(usual for _, _, usual in pairs), max(now for _, now, _ in pairs)
-    lines = [pairs_head("step", width, scale, "median", "ms")]
-    return lines + [draw_pair(part, now, usual, scale, width, scene.ascii_only) for part, now, usual in pairs]
+    return draw_pairs(pairs, ("step", "median", "ms"), width, scene.ascii_only)
 
 
 def _draw_buckets(scene: Scene, width: int, height: int) -> Panel:

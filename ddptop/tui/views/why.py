@@ -22,7 +22,7 @@ from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.phases import BETWEEN, PARTS, draw_pair, pairs_head
+from ddptop.render.phases import BETWEEN, PARTS, draw_pairs
 from ddptop.render.text import wrap_lines
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def draw_own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[
     seldom = late is not None and rank in scene.stragglers and late.pattern == "intermittent"
     apart = slow_and_normal(scene.frame, rank) if seldom else None
     if apart is not None:
-        return _draw_pairs(scene, apart, ("slow", "normal", "ms, in its steps"), width)
+        return _compare_parts(scene, apart, ("slow", "normal", "ms, in its steps"), width)
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
     other_ranks = known_ranks & (np.arange(len(known_ranks)) != rank)
     rank_ms = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual_ms = np.array([float(median(row[other_ranks])) for row in parts])
-    lines = _draw_pairs(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
+    lines = _compare_parts(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
@@ -83,21 +83,17 @@ def draw_own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[
     return lines
 
 
-def _draw_pairs(
+def _compare_parts(
     scene: Scene, compared: tuple[Column, Column], titles: tuple[str, str, str], width: int
 ) -> list[Line]:
     """Draw each part of the rank's step beside what it is compared with, below their titles."""
     rank_ms, usual_ms = compared
-    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual_ms, rank_ms))
-    scale, (who, compared_with, what) = (longest, own_longest), titles
-    return [
-        pairs_head(who, width, scale, compared_with, what),
-        *(
-            draw_pair(part, float(part_ms), float(usual_part_ms), scale, width, scene.ascii_only)
-            for part, part_ms, usual_part_ms in zip(PARTS, rank_ms, usual_ms, strict=False)
-            if part.name != "sync" or max(part_ms, usual_part_ms) >= LEAST_SHOWN_MS
-        ),
+    pairs = [
+        (part, float(part_ms), float(usual_part_ms))
+        for part, part_ms, usual_part_ms in zip(PARTS, rank_ms, usual_ms, strict=False)
+        if part.name != "sync" or max(part_ms, usual_part_ms) >= LEAST_SHOWN_MS
     ]
+    return draw_pairs(pairs, titles, width, scene.ascii_only)
 
 
 SLOW_SHARE = 0.5

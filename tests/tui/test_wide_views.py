@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from ddptop.frames.frame import GpuFacts, LoggedEvent
+from ddptop.frames.frame import Frame, GpuFacts, LoggedEvent
 from ddptop.tui.keys import Action, Do
 from tests.frames.ledgers import checkpoints, ledger, waited
 from tests.tui.drive import Sketch
@@ -181,3 +182,20 @@ def test_panels_use_a_wide_page_to_its_foot(world: str) -> None:
         below = lines[40:56]
         n_used = sum(len(re.sub(r"[│\s]", "", line)) > 8 for line in below)
         assert n_used >= len(below) - 2, (view, "\n".join(below))
+
+
+def test_a_lane_of_a_rank_that_the_run_has_not_and_a_value_of_no_rank_are_drawn() -> None:
+    class Contradictory(WantedSource):
+        def latest(self) -> Frame:
+            frame = super().latest()
+            shown, heat = frame.timeline, frame.heat
+            if shown is not None:
+                lanes = tuple(replace(lane, rank=lane.rank + 1_000) for lane in shown.lanes)
+                shown = replace(shown, lanes=lanes)
+            if heat is not None:
+                heat = replace(heat, rank=np.full_like(heat.rank, np.nan))
+            return replace(frame, timeline=shown, heat=heat)
+
+    person = Sketch(Contradictory(straggler()), WIDE)
+    assert "its usual step is not known" in person.press("2")
+    assert "over these steps" in person.press("4")

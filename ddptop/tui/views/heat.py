@@ -338,6 +338,7 @@ def _draw_axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Li
 
 def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
     """` 21.4 r1`, and its host where there is room."""
+    values = np.where(np.isnan(ranks), np.nan, values)
     if np.isnan(values).all():
         return f" {UNKNOWN:>6}"
     worst_index = int(np.nanargmin(values) if shades.down else np.nanargmax(values))

@@ -120,7 +120,7 @@ def _draw_steps_around(scene: Scene, step: int, width: int, height: int, what: S
 def _draw_usual(scene: Scene, shown: Timeline, rank: int, width: int) -> list[Line]:
     """Each part of the rank's step beside its median over the recent steps."""
     lane = next((lane for lane in shown.lanes if lane.rank == rank), None)
-    if lane is None or not scene.breakdown.known[rank]:
+    if lane is None or rank >= len(scene.breakdown.known) or not scene.breakdown.known[rank]:
         return [Line("its usual step is not known", "faint")]
     now_ms, usual_ms = dict.fromkeys(SPAN_OF.values(), 0.0), scene.breakdown.ms[:, rank]
     for span in lane.spans:

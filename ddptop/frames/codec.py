@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 CLOSED_SETS = {
     name: getattr(module, name)
-    for module in (vocabulary, activity, causes, conditions)
+    for module in (vocabulary, activity, causes, conditions, start)
     for name in module.NAMES
 }
 """The closed sets of texts, by their names in annotations."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MILESTONES: Mapping[str, tuple[str, str]] = MappingProxyType(
+StartMilestone: TypeAlias = Literal[
+    "", "torch", "init", "store", "group", "recorded", "ddp", "model", "batch", "forward", "backward", "step"
+]
+"""How far a rank has come; empty: it has not reported."""
+
+NAMES = frozenset(("StartMilestone",))
+"""The closed set of this module, as annotations of dataclasses have it."""
+
+MILESTONES: Mapping[StartMilestone, tuple[str, str]] = MappingProxyType(
     {
         "": ("has not reported", "have not reported"),
         "torch": ("has imported torch", "have imported torch"),
@@ -52,8 +60,8 @@ class RankStart:
     """One rank on its way."""
 
     rank: int
-    milestone: str
-    """The newest, by its name in MILESTONES; empty: it has not reported."""
+    milestone: StartMilestone
+    """The newest."""
     since_s: float | None
     """Unix seconds at which it was seen to come there; None: it has not reported."""
     at: str
@@ -80,7 +88,7 @@ class RankStart:
 class StartStatus:
     """All ranks, until each has finished its first step."""
 
-    milestone: str
+    milestone: StartMilestone
     """The newest that every rank has come to."""
     behind: tuple[int, ...]
     """The ranks that the others wait for; empty: none wait, as far as is known."""
@@ -104,7 +112,7 @@ class AlikeRanks:
         return [member.rank for member in self.members]
 
     @property
-    def milestone(self) -> str:
+    def milestone(self) -> StartMilestone:
         """The newest milestone of each."""
         return self.members[0].milestone
 

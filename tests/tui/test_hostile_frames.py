@@ -35,13 +35,14 @@ from ddptop.tui.terminal import Attention
 from tests.tui import fake, troubles
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake_start import held_up
 from tests.tui.fake_views import WantedSource, told, with_wanted
 from tests.tui.gallery import PAGES, SIZES
 from tests.tui.hostile import ESCAPES, INFINITY, NAN, changed, lies, paths, sent, value_at
 
 BASES: tuple[Callable[[], Frame], ...] = (
     fake.straggler, fake.several, fake.lost, fake.replay, fake.waiting, fake.unknowns, troubles.missing,
-    troubles.mismatch, troubles.died, told, lambda: slow_rank(3, 4), lambda: silent(3, 4),
+    troubles.mismatch, troubles.died, told, held_up, lambda: slow_rank(3, 4), lambda: silent(3, 4),
 )  # fmt: skip
 
 CPU_S = 20.0
@@ -135,6 +136,13 @@ def test_any_frame_is_refused_or_drawn(
 
 def texts(part: Any) -> list[tuple[Any, ...]]:
     return [path for path in paths(part) if isinstance(value_at(part, path), str)]
+
+
+@pytest.mark.parametrize("path", [("start", "milestone"), ("start", "ranks", 0, "milestone")])
+def test_a_milestone_that_no_rank_has_is_refused(path: tuple[Any, ...]) -> None:
+    frame = changed(held_up(), path, "swim")
+    with pytest.raises(FrameError, match="milestone that is no StartMilestone"):
+        sent(frame)
 
 
 @pytest.mark.parametrize("number", range(len(BASES)))

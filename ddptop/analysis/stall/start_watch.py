@@ -10,17 +10,22 @@ from ddptop.frames.start import MILESTONES
 from ddptop.protocol.messages import Phase, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from ddptop.analysis.rank_table import RankTable
     from ddptop.analysis.ranks import RankState
+    from ddptop.frames.start import StartMilestone
 
 NAMES = tuple(MILESTONES)
 ORDER = {name: number for number, name in enumerate(NAMES)}
 UNSEEN = -1
-_OF_PHASES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "backward"}
+_OF_PHASES: Mapping[Phase, StartMilestone] = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "backward",
+}
 
 
 class StartWatch:
@@ -65,11 +70,11 @@ class StartWatch:
         self.reached_ns[first_seen] = now_ns
 
 
-def milestone_of(rank: RankState) -> str:
-    """The newest milestone of a rank; empty: it has not reported."""
+def milestone_of(rank: RankState) -> StartMilestone:
+    """The newest milestone of a rank."""
     if rank.hello is None:
         return ""
-    names = [name for name in rank.milestones if name in ORDER]
+    names = [name for name in NAMES if name in rank.milestones]
     beat = rank.progress
     if not rank.before_recording and not rank.failed_early:
         if rank.step > 0:

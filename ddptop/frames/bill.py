@@ -188,7 +188,7 @@ def _losses(ledger: Ledger, n_ranks: int) -> tuple[Loss, ...]:
         for row in ledger.run.waited_for
     ]
     losses += [
-        _loss(ledger, CLASSES[name].without, None, name, float(np.nanmin(ledger.seconds_of(name))))
+        _loss(ledger, CLASSES[name].without, None, name, ledger.least_seconds_of(name))
         for name in LEDGER_CLASSES
         if CLASSES[name].without and n_ranks
     ]

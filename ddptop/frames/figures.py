@@ -153,6 +153,11 @@ class Ranks:
         return np.isfinite(self.excess_ms)
 
     @property
+    def slower_ms(self) -> Column:
+        """(ranks,) excess; 0 of ranks that are not slower than the others, or not compared."""
+        return np.fmax(self.excess_ms, 0.0)
+
+    @property
     def late_ms(self) -> Column:
         """(ranks,) excess; where that is not known, lateness."""
         # Lateness is in the same unit and grows with the same fault: ranks can be ordered by a mix of both.
@@ -177,7 +182,7 @@ class FigureColumn:
     title: str = ""
     """Empty: that of the figure."""
     text: Callable[[float | None], str] | None = None
-    """Of hosts in the report: how a value is written; None: as everywhere."""
+    """Of hosts in the report, and of single steps: how a value is written; None: as everywhere."""
     shown: Callable[[Column], bool] | None = None
     """Whether a table of ranks with these values has the column; None: always."""
     width: int = 0
@@ -324,6 +329,8 @@ class Figure:
     """Its column on the screen; None: it has none."""
     plain: FigureColumn | None = None
     """Its column in `--once` and `--watch`; None: it has none."""
+    single_steps: FigureColumn | None = None
+    """Its column in the table of single steps on the page of a rank; None: it has none."""
     largest_first: bool | None = None
     """The order of ranks that are sorted by it; None: they cannot be."""
     heat: HeatMetric | None = None
@@ -443,6 +450,7 @@ FIGURES = (
     ),
     Figure(
         name="step_ms",
+        single_steps=FigureColumn(place=10, keep=95),
         step_place=10,
         title="ms/step",
         words="step time",
@@ -461,6 +469,7 @@ FIGURES = (
     ),
     Figure(
         name="data_ms",
+        single_steps=FigureColumn(place=20, keep=90),
         step_place=20,
         title="data",
         part="data",
@@ -476,6 +485,7 @@ FIGURES = (
     ),
     Figure(
         name="forward_ms",
+        single_steps=FigureColumn(place=30, keep=85),
         step_place=30,
         title="fwd",
         words="forward",
@@ -501,6 +511,7 @@ FIGURES = (
     ),
     Figure(
         name="optimizer_ms",
+        single_steps=FigureColumn(place=70, keep=60),
         step_place=50,
         title="opt",
         words="optimizer",
@@ -519,6 +530,7 @@ FIGURES = (
     ),
     Figure(
         name="other_ms",
+        single_steps=FigureColumn(place=80, keep=50),
         step_place=60,
         title="other",
         part="other",
@@ -543,6 +555,7 @@ FIGURES = (
     ),
     Figure(
         name="wait_ms",
+        single_steps=FigureColumn(place=50, keep=75, title="wait"),
         step_place=190,
         in_report=True,
         formula="length of the union of the intervals [s, A]",
@@ -550,6 +563,7 @@ FIGURES = (
     ),
     Figure(
         name="transfer_ms",
+        single_steps=FigureColumn(place=60, keep=70, title="transfer"),
         step_place=200,
         formula="length of the union of the intervals [A, e]. With two lanes wait and transfer may overlap",
         source="ddptop/analysis/steps/evaluate_buckets.py",
@@ -567,6 +581,7 @@ FIGURES = (
     ),
     Figure(
         name="lateness_ms",
+        single_steps=FigureColumn(place=100, keep=65, keep_beside_own_times=45),
         step_place=210,
         title="late",
         compares_clocks=True,
@@ -676,6 +691,7 @@ FIGURES = (
     ),
     Figure(
         name="own_backward_ms",
+        single_steps=FigureColumn(place=40, keep=80),
         step_place=90,
         title="bwd",
         words="backward",
@@ -691,6 +707,7 @@ FIGURES = (
     ),
     Figure(
         name="excess_ms",
+        single_steps=FigureColumn(place=90, keep=66, text=fixed, shown=some_known),
         step_place=80,
         title="excess",
         text=_write_longer,

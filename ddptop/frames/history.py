@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column, Indices, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ class RankMinutes:
     largest_ms: Column
 
 
+SLOW_SHARE = 0.5
+"""A step of an intermittent straggler is slow from this share of its usual excess in slow steps, as where the
+rules count its occurrences (`analysis/straggler/own_time_rules.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankSteps:
     """Recent single steps of one rank, oldest first; the same columns as in `frames.figures.Ranks`."""
@@ -85,6 +90,29 @@ class RankSteps:
     excess_ms: Column
     minutes: RankMinutes | None = None
     """Of more steps than these; None: there are none yet."""
+
+    @property
+    def has_own_times(self) -> bool:
+        """Whether some step has a known own time, and so an excess."""
+        return bool(np.isfinite(self.excess_ms).any())
+
+    @property
+    def own_backward_ms(self) -> Column:
+        """(steps,) backward without exposed communication; all of backward where that is not known."""
+        own_ms = self.backward_ms - self.wait_ms - self.transfer_ms
+        return np.where(np.isfinite(own_ms), own_ms, self.backward_ms)
+
+    def divide_by_excess(self, usual_ms: float | None, least_ms: float = 0.0) -> tuple[Mask, Mask]:
+        """(steps,) which are slow, and which are not; steps of unknown excess are neither.
+
+        Slow steps have more than SLOW_SHARE of the usual excess, and more than `least_ms`. `usual_ms`: the
+        usual excess of a slow step; None: the largest.
+        """
+        is_known = np.isfinite(self.excess_ms)
+        if usual_ms is None:
+            usual_ms = float(np.max(self.excess_ms, initial=0.0, where=is_known))
+        is_slow = is_known & (self.excess_ms > max(SLOW_SHARE * usual_ms, least_ms))
+        return is_slow, is_known & ~is_slow
 
 
 OF_BINS = ("step_min_ms", "step_p95_ms", "step_max_ms")

@@ -181,6 +181,11 @@ class Ledger:
         """(ranks,) seconds of one of LEDGER_CLASSES."""
         return np.asarray(getattr(self.ranks, f"{name}_s"))
 
+    def least_seconds_of(self, name: LedgerClass) -> float:
+        """Seconds that every rank has of one of LEDGER_CLASSES, at least; NaN: not known of any rank."""
+        # Unlike `np.nanmin`, `fmin` does not warn where all are NaN.
+        return float(np.fmin.reduce(self.seconds_of(name), initial=np.nan))
+
     @property
     def total_s(self) -> float:
         """Rank-seconds of all ranks: what the classes of all ranks add up to."""

@@ -137,8 +137,7 @@ class RenderContext:
         unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
         size = np.zeros(total, np.int64)
         if unit > 0:
-            excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
-            size = np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64)
+            size = np.floor(np.asarray(frame.ranks.slower_ms, np.float64) / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
         places = _MISSING if self.is_gathering else _PLACES
         for rank, state in enumerate(states) if places.keys() & set(states) else ():

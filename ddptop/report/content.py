@@ -207,8 +207,8 @@ class RankSummary:
         return self.excess_ms is not None
 
     @property
-    def slower_ms(self) -> float | None:
-        """By how much it is slower than the others: its excess, or its lateness where that is not known."""
+    def late_ms(self) -> float | None:
+        """As `Ranks.late_ms`: its excess; where that is not known, its lateness."""
         return self.lateness_ms if self.excess_ms is None else self.excess_ms
 
 
@@ -232,6 +232,11 @@ class HostSummary:
     """At the end."""
     silences: int
     """How often nothing arrived from it for some time."""
+
+    @property
+    def trouble(self) -> tuple[int, float]:
+        """Orders hosts: those that were silent most often, then by the excess of their worst rank."""
+        return self.silences, self.excess_ms or 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +380,10 @@ class Report:
     """The newest of each rank and place."""
     ledger: Ledger | None = None
     """None: no rank has reported."""
+
+    def excess_over_time(self, slow: StragglerSummary) -> list[tuple[Span, float | None]]:
+        """Every span with the straggler's mean excess in it, None: not known; empty: known in no span."""
+        return [*zip(self.spans, slow.excess_ms, strict=True)] if slow.excess_ms else []
 
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")

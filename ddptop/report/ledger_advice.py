@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.ledger import Ledger, WaitedFor
     from ddptop.protocol.messages import Scalar
+    from ddptop.protocol.vocabulary import LedgerClass
     from ddptop.report.content import Report, StragglerSummary
 
 WORTH_PCT = 1.0
@@ -131,7 +132,8 @@ def _suggest_for_row(
 
 def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
     """About what every rank lost: more than that on one rank is what the others waited for."""
-    of_run = {name: float(np.nanmin(ledger.seconds_of(name))) for name in ("data", "first_batch", "start")}
+    classes: tuple[LedgerClass, ...] = ("data", "first_batch", "start")
+    of_run: dict[str, float] = {name: ledger.least_seconds_of(name) for name in classes}
 
     def is_worth(name: str, least_pct: float) -> bool:
         return 100 * of_run[name] >= least_pct * ledger.elapsed_s

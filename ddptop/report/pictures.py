@@ -66,12 +66,13 @@ def draw_run_over_time(report: Report) -> str:
 
 def draw_excess_over_time(report: Report, slow: StragglerSummary) -> str:
     """A straggler's excess in every span of the run, on the time axis of the run; empty: it is not known."""
-    known_ms = [ms for ms in slow.excess_ms if ms is not None]
+    over_time = report.excess_over_time(slow)
+    known_ms = [ms for _, ms in over_time if ms is not None]
     top = scale_end(known_ms) if known_ms else 0.0
     if not top > 0:
         return ""
-    width, boxes = WIDTH / len(slow.excess_ms), ""
-    for index, (span, ms) in enumerate(zip(report.spans, slow.excess_ms, strict=True)):
+    width, boxes = WIDTH / len(over_time), ""
+    for index, (span, ms) in enumerate(over_time):
         if ms is not None:
             height = HEIGHT * min(1.0, max(0.0, ms / top))
             title = f"{_span_phrase(span)}: {fixed(ms)} ms"

@@ -12,7 +12,7 @@ from ddptop.frames.phrases import death_phrase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.report.content import Report
+    from ddptop.report.content import Report, StragglerSummary
 
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
@@ -60,11 +60,10 @@ def draw_strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     return lines
 
 
-def excess_strip(
-    report: Report, values_ms: Sequence[float | None], width: int, ascii_only: bool
-) -> list[str]:
-    """A rank's excess in every span, in line with the other strips; empty: it is not known."""
+def excess_strip(report: Report, slow: StragglerSummary, width: int, ascii_only: bool) -> list[str]:
+    """A straggler's excess in every span, in line with the other strips; empty: it is not known."""
     room, wide = _count_places(report, width)
+    values_ms = [ms for _, ms in report.excess_over_time(slow)]
     return _draw_strip("excess ms", values_ms[:room], 1, wide, ascii_only)
 
 

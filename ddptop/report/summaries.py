@@ -109,8 +109,8 @@ def _host_summary(
     bound_ms: float | None,
     silences: int,
 ) -> HostSummary:
-    late = [rank for rank in mine if rank.excess_ms is not None]
-    worst = max(late, key=lambda rank: rank.excess_ms or 0.0, default=None)
+    compared = [rank for rank in mine if rank.has_own_times]
+    worst = max(compared, key=lambda rank: rank.late_ms or 0.0, default=None)
     steps = [rank.step_ms for rank in mine if rank.step_ms is not None]
     return HostSummary(
         name=name,

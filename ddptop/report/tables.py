@@ -140,7 +140,7 @@ def why_lines(report: Report, width: int, ascii_only: bool) -> list[str]:
         str(draw_pair(part, own_ms[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
         for part in parts
     ]
-    lines += excess_strip(report, beside.slow.excess_ms, width, ascii_only)
+    lines += excess_strip(report, beside.slow, width, ascii_only)
     return lines + [
         line
         for text in (differences_phrase(beside.slow), events_at_begin(beside))
@@ -180,7 +180,7 @@ def host_table(report: Report, width: int) -> list[str]:
 
 def worst_hosts(report: Report) -> list[HostSummary]:
     """Those that were silent first, then by the excess of their worst rank."""
-    return sorted(report.hosts, key=lambda host: (-host.silences, -(host.excess_ms or 0.0)))
+    return sorted(report.hosts, key=lambda host: host.trouble, reverse=True)
 
 
 def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
@@ -234,8 +234,8 @@ def worst_ranks(report: Report, most: int = MAX_RANKS) -> list[RankSummary]:
     order = {straggler.rank: i for i, straggler in enumerate(blamed)}
 
     def sort_key(rank: RankSummary) -> tuple[int, float, int]:
-        slower_ms = float("-inf") if rank.slower_ms is None else rank.slower_ms
-        return order.get(rank.rank, len(order)), -slower_ms, rank.rank
+        late_ms = float("-inf") if rank.late_ms is None else rank.late_ms
+        return order.get(rank.rank, len(order)), -late_ms, rank.rank
 
     return sorted(report.ranks, key=sort_key)[:most]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.figures import FIGURES
+from ddptop.frames.figures import FIGURES, figures_shown
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -32,7 +32,7 @@ from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, draw_rule, join_parts, side_by_side
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.sampled_stack import tree_lines
-from ddptop.render.text import fit_text, text_width, wrap_lines
+from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
@@ -205,11 +205,10 @@ def draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
 
 def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
     """`own time 43.7 ms, excess 20.2`; nothing where it is not known."""
-    own_ms, excess_ms = (
-        float(column[rank]) for column in (scene.frame.ranks.own_ms, scene.frame.ranks.excess_ms)
-    )
-    if not known(excess_ms):
+    ranks = scene.frame.ranks
+    if not ranks.compared[rank]:
         return []
+    own_ms, excess_ms = float(ranks.own_ms[rank]), float(ranks.late_ms[rank])
     return [
         Line("own time ", "dim").add(fixed(own_ms, 1, " ms")).add(", excess ", "dim").add(fixed(excess_ms))
     ]
@@ -307,7 +306,7 @@ def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Hap
             title, minutes.time_s, minutes.mean_ms, "wait", behind=minutes.largest_ms, span_s=RECENT_S,
             zero=True, reach=reach, happened=find_happened(scene),
         )  # fmt: skip
-    if not np.isfinite(focus.excess_ms).any():
+    if not focus.has_own_times:
         return None
     x = _steps_as_axis(focus)
     return Curve([*title, meaning], x, focus.excess_ms, "wait", zero=True, reach=reach, happened=happened)
@@ -318,25 +317,23 @@ def _steps_as_axis(focus: RankSteps) -> Column:
     return focus.step - focus.step[0] if len(focus.step) else focus.step
 
 
+STEP_COLUMNS = figures_shown(lambda figure: figure.single_steps)
+
+
 def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     if height < 2 or not len(focus.step):
         return []
-    known_parts = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
-    compute = np.where(known_parts, focus.backward_ms - focus.wait_ms - focus.transfer_ms, focus.backward_ms)
-    by_steps = bool(np.isfinite(focus.excess_ms).any())
     newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
-    figures: list[tuple[str, Column, int, int]] = [
-        ("ms/step", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
-        ("bwd", compute, 1, 80), ("wait", focus.wait_ms, 1, 75), ("transfer", focus.transfer_ms, 1, 70),
-        ("opt", focus.optimizer_ms, 1, 60), ("other", focus.other_ms, 1, 50),
-        *([("excess", focus.excess_ms, 1, 66)] if by_steps else []),
-        ("late", focus.lateness_ms, 1, 45 if by_steps else 65),
-    ]  # fmt: skip
     columns = [table.measured_column("step", [count(focus.step[index]) for index in newest], 99)]
     columns.append(table.measured_column("loss", [loss(focus.loss[index]) for index in newest], 92))
-    for title, column, digits, keep in figures:
-        texts = [fixed(column[index], digits) for index in newest]
-        columns.append(table.measured_column(fit_text(title, max(6, len(title)), right=True), texts, keep))
+    for figure, column in STEP_COLUMNS:
+        values: Column = getattr(focus, figure.name)
+        if column.shown is not None and not column.shown(values):
+            continue
+        title = f"{column.title or figure.title:>6}"
+        texts = [(column.text or figure.text)(values[index]) for index in newest]
+        keep = column.keep_beside_own_times if focus.has_own_times else None
+        columns.append(table.measured_column(title, texts, keep or column.keep))
     columns = table.fit_columns(columns, width)
     return [table.draw_head(columns), *(table.draw_row(columns, index) for index in range(len(newest)))]
 

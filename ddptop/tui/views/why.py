@@ -96,29 +96,22 @@ def _compare_parts(
     return draw_pairs(pairs, titles, width, scene.ascii_only)
 
 
-SLOW_SHARE = 0.5
-"""A step of an intermittent straggler is slow from this share of its usual excess in slow steps, as where the
-rules count its occurrences (`analysis/straggler/own_time_rules.py`)."""
-
-
 def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
     """(PARTS,) median ms of a flagged rank's recent slow steps, and of its other ones; None: not known of
     both, from every step's figures."""
     steps, late = frame.focus, frame.straggler
     if steps is None or steps.rank != rank or late is None or late.basis != "every_step":
         return None
-    measured = np.isfinite(steps.excess_ms)
-    usual_ms, least_ms = late.lateness_ms, 0.0
-    if rank != late.rank:  # how late a second one is in its slow steps is not known: its largest excess
-        usual_ms = float(np.nanmax(steps.excess_ms, initial=0.0))
-        least_ms = OF_STEP * (frame.group.step_ms_p50 or 0.0)
-    slow = measured & (steps.excess_ms > max(SLOW_SHARE * usual_ms, least_ms))
-    if not slow.any() or not (normal := measured & ~slow).any():
+    if rank == late.rank:
+        slow, normal = steps.divide_by_excess(late.lateness_ms)
+    else:  # how late a second one is in its slow steps is not known
+        slow, normal = steps.divide_by_excess(None, OF_STEP * (frame.group.step_ms_p50 or 0.0))
+    if not slow.any() or not normal.any():
         return None
     parts = {
         "data": steps.data_ms,
         "forward": steps.forward_ms,
-        "backward": steps.backward_ms - steps.wait_ms - steps.transfer_ms,
+        "backward": steps.own_backward_ms,
         "wait": steps.wait_ms,
         "transfer": steps.transfer_ms,
         "optimizer": steps.optimizer_ms,

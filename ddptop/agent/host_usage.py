@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import psutil
 
 from ddptop.host.addresses import is_loopback, own_addresses
 from ddptop.host.connections import LinkSampler
 from ddptop.host.processes import boot_and_namespace
-from ddptop.protocol.hosts import Host, HostLink
+from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.limits import NS, VERSION
 from ddptop.protocol.messages import Clock
 from ddptop.transport.clock_filter import ClockFilter
@@ -28,19 +29,6 @@ COMPARE_NS = 2 * NS
 
 CLOCKS_AT_START = 8
 """A CLOCK is sent after each of the first exchanges, and then once a second."""
-
-
-class HostReading(NamedTuple):
-    """One reading of a host: fields of HOSTUSAGE. None: not known."""
-
-    cpu_pct: float | None
-    """Of all its processors, since the reading before."""
-    memory_used_bytes: int | None
-    received_bytes_s: float | None
-    """Through all network interfaces but the loopback."""
-    sent_bytes_s: float | None
-    """Through the same interfaces."""
-    links: tuple[HostLink, ...] | None
 
 
 MOST_ADDRESSES = 16
@@ -80,26 +68,35 @@ class HostSampler:
         self._before_ns: int | None = None
         self._counters: tuple[int, int] | None = None
 
-    def read_usage(self, now_ns: int) -> HostReading:
-        """Read now. Never raises."""
+    def read_usage(self, now_ns: int) -> HostUsage:
+        """Read now. Never raises. What only an agent knows is unknown, or 0: its link, and what it keeps."""
         # Both are replaced before anything can fail, so that the next reading has a base in any case.
         before_ns, self._before_ns = self._before_ns, now_ns
         before, self._counters = self._counters, _network_counters()
-        cpu_pct = _cpu_pct()
-        used = _read_memory()[0]
-        links = self._links.sample_links([process.pid for process in self._processes()], now_ns)
+        usage = HostUsage(
+            t_ns=now_ns,
+            cpu_pct=_read_cpu_pct(),
+            memory_used_bytes=_read_memory()[0],
+            received_bytes_s=None,
+            sent_bytes_s=None,
+            round_trip_ns=None,
+            kept=0,
+            local_recording=None,
+            thinned=0,
+            links=self._links.sample_links([process.pid for process in self._processes()], now_ns),
+        )
         # The first reading has no base, and psutil's CPU counter says 0 at its first call.
         if before_ns is None or now_ns <= before_ns:
-            return HostReading(None, used, None, None, links)
+            return replace(usage, cpu_pct=None)
         if before is None or self._counters is None:
-            return HostReading(cpu_pct, used, None, None, links)
+            return usage
         seconds = (now_ns - before_ns) / NS
         received, sent = (
             # Counters begin anew where an interface was removed and added: no negative rate.
             max(0, new - old) / seconds
             for new, old in zip(self._counters, before, strict=True)
         )
-        return HostReading(cpu_pct, used, received, sent, links)
+        return replace(usage, received_bytes_s=received, sent_bytes_s=sent)
 
 
 class HostClock:
@@ -158,7 +155,7 @@ def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cpu_pct() -> float | None:
+def _read_cpu_pct() -> float | None:
     try:
         return float(psutil.cpu_percent(None))
     except (psutil.Error, OSError):

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
@@ -29,7 +30,6 @@ from ddptop.host.runs import (
     read_run_file,
     remove_run_directory,
 )
-from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS, REPORT_S
 from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
@@ -252,9 +252,8 @@ class Agent:
         self._outbox.check_recording()
         self._pipe.check_end(now_ns)
         self._sender.set_usage(
-            HostUsage(
-                t_ns=now_ns,
-                **self._sampler.read_usage(now_ns)._asdict(),
+            replace(
+                self._sampler.read_usage(now_ns),
                 round_trip_ns=self._clock.round_trip_ns,
                 kept=self._outbox.n_kept,
                 local_recording=self._outbox.local_recording,

@@ -20,7 +20,7 @@ from ddptop.collector.backlog import Backlog
 from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.codec import encode
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.hosts import HOST_END, Host, HostUsage
+from ddptop.protocol.hosts import HOST_END, Host
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Clock, Event, Hello, Received
 from ddptop.transport.curve import AGENTS, Gate, save_keys
@@ -350,12 +350,4 @@ class OwnHost:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + PERIOD_NS
-        usage = HostUsage(
-            t_ns=now_ns,
-            **self._sampler.read_usage(now_ns)._asdict(),
-            round_trip_ns=None,
-            kept=0,
-            local_recording=None,
-            thinned=0,
-        )
-        self._report(usage, now_ns)
+        self._report(self._sampler.read_usage(now_ns), now_ns)

@@ -1104,11 +1104,6 @@ def _size_of_offset(host: HostFigures) -> float | None:
     return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
 
 
-def _memory_pct(host: HostFigures) -> float | None:
-    used, whole_bytes = host.memory_used_bytes, host.memory_bytes
-    return 100 * used / whole_bytes if used is not None and whole_bytes else None
-
-
 def _above_zero(name: str) -> Callable[[HostFigures], float | None]:
     """A count, where it is not 0: a table without any such count has no column of it."""
     return lambda host: getattr(host, name) or None
@@ -1290,7 +1285,7 @@ HOST_FIGURES = (
         name="memory_used_bytes",
         scope="host",
         title="mem%",
-        host_value=_memory_pct,
+        host_value=lambda host: host.memory_used_pct,
         text=whole,
         largest_first=True,
         screen=FigureColumn(place=110, keep=72, width=4),

@@ -72,6 +72,13 @@ class HostFigures:
     link_lost_pct: float | None = None
     """Share of the segments that were lost and sent again."""
 
+    @property
+    def memory_used_pct(self) -> float | None:
+        """Share of its memory that is in use."""
+        if self.memory_used_bytes is None or not self.memory_bytes:
+            return None
+        return 100 * self.memory_used_bytes / self.memory_bytes
+
 
 def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, ...]:
     """The host of every rank, also of missing ranks whose neighbours' hosts and local ranks are known.

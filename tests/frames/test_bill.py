@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ddptop.frames.bill import CLASSES, bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
@@ -130,6 +131,15 @@ def test_a_loss_that_the_duration_does_not_show_is_left_out() -> None:
 
 def test_a_run_that_has_not_begun_has_no_bill() -> None:
     assert draw_bill(ledger(elapsed_s=0.0, **{name: [0.0] for name in LEDGER_CLASSES}), 80, False) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_no_rank_knows_is_no_loss() -> None:
+    known = ledger(data=[40.0, 50.0])
+    unknown = replace(known, ranks=replace(known.ranks, data_s=np.full(2, np.nan)))
+    assert known.least_seconds_of("data") == 40.0
+    assert [loss.key for loss in bill_of(known).losses] == ["data"]
+    assert not bill_of(unknown).losses
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])

@@ -184,13 +184,10 @@ def _draw_usage(scene: Scene, host: HostFigures, ranks: list[int], width: int) -
         draw_last_message(scene, host, ranks),
     ]
     lines = [join_parts(parts, width)]
-    memory_pct = None
-    if host.memory_bytes and host.memory_used_bytes is not None:
-        memory_pct = 100 * host.memory_used_bytes / host.memory_bytes
     gpus = f"of {counted(host.gpus, 'GPU')}"
     for name, share, text in (
         ("cpu", host.cpu_pct, f"of {counted(host.cores or 0, 'core')}"),
-        ("memory", memory_pct, f"of {size(host.memory_bytes)}"),
+        ("memory", host.memory_used_pct, f"of {size(host.memory_bytes)}"),
         *((("gpus", host.gpu_util_pct, gpus),) if host.gpus else ()),
     ):
         lines.append(_draw_share(scene, name, share, text, width))

@@ -91,9 +91,12 @@ def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def figures(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """All of a snapshot but ages, clocks, and how far each rank is ahead of the last complete step."""
+    """All of a snapshot but ages, clocks, how far each rank is ahead of the last complete step, and readings:
+    a rank sends what it has read from disk every 2 s, and a frame before and one after it may have the same
+    complete step."""
     run_ = {k: v for k, v in snapshot["run"].items() if k not in ("elapsed_s", "state")}
-    moving = ("age_ms", "state", "step", "bucket", "sequence", "records", "rss_bytes", "cpu_pct")
+    readings = ("rss_bytes", "cpu_pct", "step_read_bytes")
+    moving = ("age_ms", "state", "step", "bucket", "sequence", "records", *readings)
     ranks = [{k: v for k, v in rank.items() if k not in moving} for rank in snapshot["ranks"]]
     alerts = [{k: v for k, v in alert.items() if k != "since_s"} for alert in snapshot["alerts"]]
     return {

@@ -30,10 +30,14 @@ Role: TypeAlias = Literal[
 curve; `edge`: the curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
 coloured ground, which take the ground's opposite."""
 
+Ground: TypeAlias = Literal["", "cursor", "banner", "key", "word", "opened"]
+"""The background of a whole line; `key`, `word` and `opened`: of a key in the last lines of the screen, of
+what it does, and of the view that is open."""
+
 _SEEN_WHEN_BLANK = frozenset(("badge", "match"))
 
 
-def combine_roles(front: Role, ground: Role) -> Role:
+def combine_roles(front: Role, ground: Role | Ground) -> Role:
     """The role of a cell in two colours: its letter in that of `front`, on the colour of `ground`.
 
     A sign over its own role looks solid, and is still there in text and where there are no colours.
@@ -53,9 +57,6 @@ def is_seen_when_blank(role: Role) -> bool:
     """Whether a role has a ground or a line of its own; a blank of any other has no colour."""
     return role in _SEEN_WHEN_BLANK or "/" in role
 
-
-Ground: TypeAlias = Literal["", "cursor", "banner"]
-"""The background of a whole line."""
 
 Piece: TypeAlias = "tuple[str, Role]"
 

@@ -127,6 +127,9 @@ class Palette:
         if ground == "banner" or role == "badge":
             emphasis = self._find_named("banner", "warning")
             return Style(color=self._background.rich_color, bgcolor=emphasis.rich_color, bold=True)
+        if ground == "opened":
+            accent = self._find_colour("accent")
+            return Style(color=self._background.rich_color, bgcolor=accent.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent", "match")
         colour = self._find_colour("warn" if role == "match" else role)
         # Underlined too, for terminals without colour.
@@ -142,7 +145,7 @@ class Palette:
         return Style(color=self._find_colour(front).rich_color, bgcolor=ground.rich_color)
 
     def _find_ground(self, ground: Ground) -> Color:
-        return self._find_named("cursor", "panel") if ground == "cursor" else self._background
+        return self._find_named(ground, "panel") if ground in ("cursor", "word") else self._background
 
     def _find_colour(self, role: Role) -> Color:
         variable = self._theme.variables.get(f"ddptop-{role}")
@@ -180,6 +183,8 @@ def _basic_pair(front: Role, behind: Role) -> Style:
 def _basic_style(role: Role, ground: Ground) -> Style:
     if ground == "banner" or role == "badge":
         return Style(color="black", bgcolor="yellow", bold=True)
+    if ground == "opened":
+        return Style(color="black", bgcolor="cyan")
     emphasis = role in ("strong", "bad", "accent", "match") or ground == "cursor"
     colour = _BASIC.get(role, "default")
     return Style(color=colour, bgcolor="default", bold=emphasis, underline=True if role == "match" else None)
@@ -190,7 +195,7 @@ _PALE = frozenset(("dim", "faint", "rule", "area", "heat0"))
 
 
 def _plain_style(role: Role, ground: Ground) -> Style:
-    if ground == "banner" or role == "badge":
+    if ground in ("banner", "key", "opened") or role == "badge":
         return Style(reverse=True, bold=True)
     emphasis = role in ("strong", "bad", "accent", "match") or ground == "cursor"
     return Style(

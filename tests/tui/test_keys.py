@@ -15,6 +15,7 @@ from ddptop.tui.all_views import VIEWS
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do
 from ddptop.tui.theme import THEMES
+from ddptop.tui.views.footer import TWO_LINES_FROM
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler, waiting
 from tests.tui.fake_views import WantedSource
@@ -388,3 +389,21 @@ def test_a_key_that_changes_nothing_says_why() -> None:
         assert "there is nothing to go back to" in await stage.press("escape", "escape")
 
     on_stage(FakeSource(live()), SIZE, act)
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (67, 19), (50, 24)])
+def test_the_keys_of_all_pages_are_in_the_same_cells(size: tuple[int, int]) -> None:
+    n_lines = 2 if size[1] >= TWO_LINES_FROM else 1
+    for frame in (missing(), replay()):
+        places = set()
+        for view in VIEWS:
+            if view.lists_runs:
+                continue  # a list of runs has no run to pause
+            sketch = Sketch(WantedSource(frame), size)
+            sketch.act(Do.VIEW(view.name))
+            foot = "".join(str(line).ljust(size[0]) for line in sketch.lines[-n_lines:])
+            assert "…" not in foot
+            shared = ("/ ", "space pause", ": all", "? help", "q quit")
+            places.add(tuple(foot.find(key) for key in shared))
+        assert len(places) == 1, places
+        assert -1 not in places.pop()

@@ -131,7 +131,7 @@ def test_the_picker_can_be_filtered_before_any_run_is_open() -> None:
     assert "filter: bert" in sketch.press("slash", *"bert")
     page = sketch.press("enter")
     assert "1 live run, 0 recordings of 5" in page
-    assert page.splitlines()[-1].startswith("Enter open  / filter"), "the keys that do something here"
+    assert page.splitlines()[-1].startswith("/ filter Enter open"), "the keys that do something here"
     page = sketch.press("7")
     assert "1 live run" in page and "choose a run: Enter opens it" in page, "no page hides the runs"
 

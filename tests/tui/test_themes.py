@@ -31,6 +31,20 @@ def test_text_can_be_read(name: str) -> None:
         assert between(name, role, "cursor") >= 4.5, role
     assert between(name, "faint", "background") >= 4.5
     assert between(name, "banner", "background") >= 4.5, "letters of a banner have the ground's colour"
+    assert between(name, "accent", "background") >= 4.5, "those of the view that is open, too"
+    assert between(name, "text", "word") >= 7.0, "what a key does"
+
+
+@OURS
+def test_a_key_and_its_word_are_told_apart(name: str) -> None:
+    """By their grounds, by hue and by weight; without colours the key is in reverse video."""
+    key, word = combine_roles("accent", "key"), combine_roles("text", "word")
+    palette = Palette(next(theme for theme in THEMES if theme.name == name))
+    assert palette.style(key).bgcolor != palette.style(word).bgcolor
+    assert palette.style(key).bold and not palette.style(word).bold
+    assert between(name, "word", "background") >= 1.2
+    plain = Palette(THEMES[0], plain=True)
+    assert plain.style(key).reverse and not plain.style(word).reverse
 
 
 @OURS
@@ -60,7 +74,7 @@ def test_letters_in_a_bar_can_be_read(name: str) -> None:
 
 @OURS
 def test_a_theme_has_a_colour_for_every_role(name: str) -> None:
-    grounds = {"background", "cursor", "banner"}
+    grounds = {"background", "cursor", "banner", "word"}
     assert {*THEMES_OF_ROLES[name]} == {*get_args(Role), *grounds} - {"badge", "match", "ink"}
 
 

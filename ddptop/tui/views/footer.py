@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddptop.frames.conditions import Tone, condition_of
 from ddptop.frames.frame import Playback
 from ddptop.frames.numbers import clock, count, duration
-from ddptop.render.line import Line, Role, join_parts, of_state
+from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.actions.playback import speed_word
 from ddptop.tui.all_views import VIEWS
@@ -16,11 +16,18 @@ from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
 from ddptop.tui.view import View
 
-_ALWAYS = ("?", "q")
-"""Shown at the end of the last line, however narrow the terminal is."""
+_FIXED = ("/", "space", ":")
+"""At the left of the keys, in the same cells on every page."""
 
-_FIRST = ("/", "space", ":", "x", "l", "s", "c", "F", "r")
-"""Keys without a place of their own, the most useful first."""
+_ALWAYS = ("?", "q")
+"""At the right end of the keys, however narrow the terminal is."""
+
+_LAST = ("s", "c", "F", "r")
+"""After the page's own keys where there is room, the most useful first."""
+
+_KEY = combine_roles("accent", "key")
+_WORD = combine_roles("text", "word")
+_OPENED = combine_roles("ink", "opened")
 
 NAMES_FROM, FULL_NAMES_FROM = 76, 100
 """Cells from which the views are named, and from which their names are whole."""
@@ -46,57 +53,72 @@ def draw_footer(scene: Scene, width: int, height: int) -> list[Line]:
 
 def draw_views(scene: Scene | None, width: int) -> Line:
     """Every view at a place of its own, which is the same in all of them; at the right end the key that
-    explains the verdict, or on a page without a number the one that leads back."""
-    opened = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
-    if opened.number:
-        last = _draw_key(_find_common_key("w"))
-    else:
-        last = _draw_key(_find_common_key("escape"), "back")
-    room = width - last.width - 1
+    explains the verdict, or on a page without a number the one that leads back. Where the views have no room
+    for their names, the keys of all pages are beside their numbers."""
+    opened = _find_opened(scene)
     if width < NAMES_FROM:
-        line = _draw_range().cut(room)
-    else:
-        shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
-        names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]
-        line = join_parts(names, room, 2 if width >= FULL_NAMES_FROM else 1)
-    return line.pad(width - last.width).extend(last)
-
-
-def _draw_range() -> Line:
-    """All views by their numbers."""
-    numbers = [view.number for view in VIEWS.numbered if view.short_name]
-    return Line(f"{numbers[0]}-{numbers[-1]}", "accent").add(" views", "dim")
+        return _fill([_draw_range(), *_draw_fixed_keys(opened)], [_draw_way(opened)], width)
+    shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
+    names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]
+    return _fill(names, [_draw_way(opened)], width)
 
 
 def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View | None = None) -> Line:
     """The keys of the page, as many as fit, and at the right end help and quit. None: no frame has come
     yet, and the page is `view`. `with_views`: where the views have no line of their own."""
-    view = VIEWS[scene.place.view] if scene is not None else view or VIEWS.numbered[0]
-    tail = join_parts([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
-    parts = [_draw_range()] if with_views and not (scene is None and view.lists_runs) else []
+    view = view or _find_opened(scene)
+    tail = [_draw_key(_find_common_key(shown)) for shown in _ALWAYS]
+    parts = []
+    if with_views and not (scene is None and view.lists_runs):
+        parts.append(_draw_range())
+        tail = [_draw_way(view), *tail]
+    if with_views or width >= NAMES_FROM:
+        parts += _draw_fixed_keys(view)
     if view.lists_runs:
-        parts.append(_draw_key(_find_common_key("enter"), "open"))
-    if with_views and not view.number and scene is not None:
-        parts.append(_draw_key(_find_common_key("escape"), "back"))
-    elif with_views and scene is not None and scene.stragglers:
-        parts.append(_draw_key(_find_common_key("w")))
-    parts += [_draw_key(key) for key in (*_list_special_keys(view, scene), *_list_usual_keys(view))]
-    line = join_parts(parts, width - tail.width - 2)
-    return line.pad(width - tail.width).extend(tail) if tail.width <= width else line
+        parts.append(_draw_key(_find_common_key("Enter"), "open"))
+    parts += [_draw_key(key) for key in _list_own_keys(view, scene)]
+    if not view.lists_runs:
+        parts += [_draw_key(_find_common_key(shown)) for shown in _LAST]
+    return _fill(parts, tail, width)
 
 
-def _list_usual_keys(view: View) -> Iterable[ScreenKey]:
-    """Keys without a place of their own, in the order of their use."""
-    for shown in ("/",) if view.lists_runs else _FIRST:
-        keys = [key for key in (*view.keys, *COMMON_KEYS) if key.shown == shown]
-        yield from keys[:1]
+def _find_opened(scene: Scene | None) -> View:
+    return VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
 
 
-def _list_special_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
-    """The view's own keys, and those of a recording that is played."""
+def _fill(parts: list[Line], tail: list[Line], width: int) -> Line:
+    """As many parts as fit at the left, and of the tail as much as fits at the right, its end first."""
+    gap = 1 if width >= FULL_NAMES_FROM else 0
+    while sum(part.width + gap for part in tail) > width + gap:
+        tail = tail[1:]
+    end = join_parts(tail, width, gap)
+    line = join_parts(parts, width - end.width - gap, gap)
+    return line.pad(width - end.width).extend(end)
+
+
+def _draw_range() -> Line:
+    """All views by their numbers."""
+    numbers = [view.number for view in VIEWS.numbered if view.short_name]
+    return _draw_word(f"{numbers[0]}-{numbers[-1]}", "views")
+
+
+def _draw_way(opened: View) -> Line:
+    """The key that explains the verdict; on a page without a number the one that leads back."""
+    return _draw_key(_find_common_key("w")) if opened.number else _draw_key(_find_common_key("Esc"), "back")
+
+
+def _draw_fixed_keys(view: View) -> list[Line]:
+    """The keys of all pages; the word of one that means something else on this page is as wide."""
+    fixed = ("/",) if view.lists_runs else _FIXED
+    keys = {key.shown: key for key in (*COMMON_KEYS, *view.keys)}
+    return [_draw_key(keys[shown]) for shown in fixed]
+
+
+def _list_own_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
+    """Those of a recording that is played, which are in the same cells on every page; the view's own."""
     played = scene is not None and scene.frame.playback is not None
-    for key in (*view.keys_of_use(scene), *(RECORDING_KEYS if played else ())):
-        if key.short and key.shown not in (*_FIRST, *_ALWAYS):
+    for key in (*(RECORDING_KEYS if played else ()), *view.keys_of_use(scene)):
+        if key.short and key.shown not in (*_FIXED, *_LAST, *_ALWAYS):
             yield key
 
 
@@ -104,18 +126,27 @@ def _draw_view_key(view: View, scene: Scene | None, opened: View, whole: bool) -
     key = view.number_key
     has_short_name = view.short_name not in ("", view.name)
     label = view.short_name if has_short_name and not whole else view.label(scene)
-    role: Role = "strong" if view is opened else "dim" if view.exists(scene) else "faint"
-    line = Line(key.shown, "accent").add(f" {label}", role)
+    if view is opened:
+        line = Line(f"{key.shown} {label}", _OPENED).add(" ")
+    elif view.exists(scene):
+        line = _draw_word(key.shown, label)
+    else:
+        line = Line(f"{key.shown} {label} ", "faint")
     return line.spot(0, line.width, key.action)
 
 
 def _draw_key(key: ScreenKey, short: str = "") -> Line:
-    line = Line(PAIRS.get(key.shown, key.shown), "accent").add(f" {short or key.short}", "dim")
+    line = _draw_word(PAIRS.get(key.shown, key.shown), short or key.short)
     return line.spot(0, line.width, key.action)
 
 
-def _find_common_key(name: str) -> ScreenKey:
-    return next(key for key in COMMON_KEYS if key.keys == name)
+def _draw_word(keys: str, word: str) -> Line:
+    """A key, and what it does on a ground of its own, as in htop."""
+    return Line(keys, _KEY).add(f" {word} ", _WORD)
+
+
+def _find_common_key(shown: str) -> ScreenKey:
+    return next(key for key in COMMON_KEYS if key.shown == shown)
 
 
 def _draw_note(text: str, width: int) -> list[Line]:

@@ -284,8 +284,8 @@ class OverviewView(View):
 
     def _chart_keys(self) -> tuple[ScreenKey, ...]:
         return (
-            view_key("l", "l", self.change_axis, "log axis", "loss axis: log, linear, automatic"),
             view_key("x", "x", self.toggle_crosshair, "crosshair", "crosshair on the charts: arrows move it"),
+            view_key("l", "l", self.change_axis, "log axis", "loss axis: log, linear, automatic"),
             view_key(
                 "shift+left", "Shift ←", self.move_crosshair, "", "crosshair ten columns to the left", -10
             ),

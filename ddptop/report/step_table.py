@@ -84,8 +84,10 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     results = np.array([_flagged_shares(sample) for sample in samples], np.float64).reshape(-1, 3)
     # Bucket detail from long before says nothing of the steps of these samples.
     results[_are_outdated(samples, wait_ms)] = NO_RANK, np.nan, np.nan
-    source = _backdated_samples(samples, results)
-    rank, cost = results[flagged_by, :2].T
+    own_results, since = results.copy(), _flags_since(samples, begins, ends - counts)
+    source = _backdated_samples(samples, results, since, ends)
+    is_slow = place >= since[source[flagged_by]]
+    rank, cost = np.where(is_slow, results[flagged_by, :2].T, own_results[flagged_by, :2].T)
     return StepTable(
         step=step,
         incarnation=np.repeat([s.frame.group.incarnation for s in samples], counts).astype(np.int64),
@@ -111,11 +113,24 @@ def _are_outdated(samples: Sequence[Sample], wait_ms: Column) -> Mask:
     return np.asarray(ends - newest[ends] > 2 * HALF_WINDOW + DETAILED_BACK * every)
 
 
-def _backdated_samples(samples: Sequence[Sample], results: Column) -> Indices:
+def _flags_since(samples: Sequence[Sample], windows: Indices, begins: Indices) -> Indices:
+    """(samples,) first row of the steps that a flag of each sample is about, by the first rows of windows and
+    of samples.
+
+    A window may begin where the rank became slow. The first steps of a run are in no window, but are slow if
+    those after them are.
+    """
+    stretches = np.array([sample.stretch for sample in samples], np.int64)
+    first = np.searchsorted(stretches, stretches)
+    return np.where(windows <= windows[first], begins[first], windows)
+
+
+def _backdated_samples(samples: Sequence[Sample], results: Column, since: Indices, ends: Indices) -> Indices:
     """(samples,) index of the sample whose flag each sample takes.
 
     A rank is flagged only after many late steps. The samples just before the flag in which late arrivals
-    already cost half as much or more get the same flag in `results`.
+    already cost half as much or more get the same flag in `results`, if they end (`ends`) after the row
+    `since` which the rank is slow.
     """
     source: Indices = np.arange(len(samples))
     back = 0
@@ -125,7 +140,8 @@ def _backdated_samples(samples: Sequence[Sample], results: Column) -> Indices:
         early = results[i, 0] == NO_RANK and rank != NO_RANK and same_stretch
         # As far back as one window: earlier steps are not in the medians that led to the flag.
         back = back + len(samples[i].points.step) if early else 0
-        if early and back <= 2 * HALF_WINDOW and 2 * results[i, 2] >= cost:
+        is_recent = back <= 2 * HALF_WINDOW and ends[i] > since[source[i + 1]]
+        if early and is_recent and 2 * results[i, 2] >= cost:
             results[i, :2] = rank, results[i, 2]
             source[i] = source[i + 1]
     return source

@@ -417,6 +417,21 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     assert "excess ms" in text_page(found, 120)
 
 
+def test_waits_for_ranks_in_turn_are_not_those_for_a_rank_that_is_slow_later(
+    make_world: type[World],
+) -> None:
+    world, uneven = make_world(own=True, detail_every=1000), 60
+    messages = [*begun(world)]
+    for step in range(uneven):
+        world.delays = {(step % world.size, "data"): 600 * LATE_MS}
+        messages += world.steps(1)
+    world.delays = {(1, "before_optimizer"): 1000 * LATE_MS}
+    messages += [*world.steps(EVEN), world.run("finished", 0)]
+    slow = report_from_messages(messages, steps=uneven + EVEN).stragglers[0]
+    assert slow.first_step == pytest.approx(uneven, abs=3)
+    assert slow.lost_s == pytest.approx(EVEN * LATE_MS / 1e3, rel=0.05)
+
+
 @pytest.mark.parametrize("has_loader", [True, False])
 def test_without_a_data_loader_time_before_forward_is_time_between_steps(
     make_world: type[World], has_loader: bool

@@ -374,7 +374,8 @@ def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(sta
 
 def test_an_exit_code_that_becomes_known_later_replaces_the_good_order(stage) -> None:
     stage.say(1, Bye(stage.now_ns, "finished"))
-    raises(stage, 0, RESET, BACKWARD, load(61))
+    for rank in (0, 2):
+        raises(stage, rank, RESET, BACKWARD, load(61))
     early = "rank 1 exited before the end of training at step 40"
     assert stage.said("failed_rank")[-1] == early
     stage.tell("exit", 1, exit_code=3, signal=None)
@@ -392,13 +393,20 @@ def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) 
     assert verdict(found).sentence.startswith("LOST · rank 1 exited with code 0 before the end of training")
 
 
-def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_order(stage) -> None:
-    for rank in (1, 2, 3):
+@pytest.mark.parametrize("n_before", [1, 3], ids=["when the first of them ended", "at last"])
+def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_order(
+    stage, n_before
+) -> None:
+    """It fails once the first of them has ended, which may be told before the others end."""
+    for rank in (1, 2, 3)[:n_before]:
         finishes(stage, rank)
     stage.answer(0, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
     stage.say(0, Bye(stage.now_ns, "RuntimeError", 84))
     stage.tell("exit", 0, exit_code=1, signal=None)
+    for rank in (1, 2, 3)[n_before:]:
+        finishes(stage, rank)
     found = stage.frame()
+    assert stage.said("failed_rank") == [f"rank 0 failed: {CLOSED} (train.py:61 step)"]
     why = "the others had ended in good order, one barrier behind"
     assert verdict(found).line() == f"■ LOST · rank 0 failed in barrier (train.py:61 step): {why}"
     assert [(d.rank, d.context, d.reason, d.follows) for d in found.deaths] == [(0, why, CLOSED, False)]

@@ -192,7 +192,8 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     """Decide which ranks exited in good order while the others still needed them; returns those newly known.
 
     Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks.
-    Where a rank has failed for a reason of its own, it is none of them.
+    They are none while most ranks have exited in good order or may still do so: then it is those that failed
+    for which the others did not stay. Nor where a rank has failed for a reason of its own.
     """
     finished = [
         rank_state
@@ -209,14 +210,17 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
         for rank_state in rank_states
         if rank_state.ended_badly and rank_state not in left_in_good_order
     ]
-    lost_peer_ns = [ended_ns(rank_state) for rank_state in failed if _lost_peer(rank_state)]
-    waits_ns = [
-        rank_state.evidence_ns - LEFT_NS
+    waiting_since_ns = min(map(ended_ns, left_in_good_order)) + LEFT_NS
+    waiting = [
+        rank_state
         for rank_state in rank_states
-        if rank_state.running and _waits_for_all(rank_state)
+        if rank_state.running and rank_state.evidence_ns >= waiting_since_ns and _waits_for_all(rank_state)
     ]
+    present = sum(rank_state.hello is not None for rank_state in rank_states)
+    lost_peer_ns = [ended_ns(rank_state) for rank_state in failed if _lost_peer(rank_state)]
+    waits_ns = [rank_state.evidence_ns - LEFT_NS for rank_state in waiting]
     since_ns = max([*lost_peer_ns, *waits_ns], default=0)
-    if not all(follows(rank_state) for rank_state in failed):
+    if 2 * (len(failed) + len(waiting)) < present or not all(map(follows, failed)):
         since_ns = 0
     before = [rank_state.left_early for rank_state in rank_states]
     for rank_state in left_in_good_order:

@@ -128,7 +128,7 @@ class AlertCalls:
                 continue
             self._called_ns.append(now_ns)
             try:
-                self._pass_on(self._encode_change(change, now_ns))
+                self._pass_on(self.encode_change(change, now_ns))
             except OSError as error:
                 self._report_failure(str(error), now_ns)
                 continue
@@ -147,7 +147,7 @@ class AlertCalls:
             rank = -1 if alert.rank is None else alert.rank
             self._report(Event(SENT, now_ns, rank, -1, fields), now_ns)
 
-    def _encode_change(self, change: IncidentChange, now_ns: int) -> bytes:
+    def encode_change(self, change: IncidentChange, now_ns: int) -> bytes:
         """What the command reads on its standard input, and what the URL is sent (cli/README.md)."""
         state = self._reducer.state
         run, alert = state.run, change.alert

@@ -231,7 +231,7 @@ class Publisher(threading.Thread):
         self._recorder = session.recorder
         self._identity = identity
         self._folder = Path(os.environ["DDPTOP_RUN_DIR"])  # the variable may be gone at the end (`leave_run`)
-        self._budget = budget
+        self.budget = budget
         self._sequence = sequence
         self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
@@ -361,7 +361,7 @@ class Publisher(threading.Thread):
             if self._left_requested:
                 self._send_left(sender)
             launchers = self._take_notices()
-            is_turn, beats = turns.take_turn(self._budget.report_every)
+            is_turn, beats = turns.take_turn(self.budget.report_every)
             records: Sequence[StepRecord | LeftOutSteps] = ()
             if self.take_sending_due() or is_turn:
                 records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
@@ -384,12 +384,12 @@ class Publisher(threading.Thread):
             if samples is not None:
                 self.send(samples)
             if self._session.device is not None:
-                self._budget.device_waits = self._session.device.resolver.device_waits
+                self.budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
             unseen = self._recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
             unseen -= self._sampler.take_spent_ns()
-            self._budget.stack_share = self._sampler.present_share
-            self._budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
+            self.budget.stack_share = self._sampler.present_share
+            self.budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
                 self._note_ack(ack)
@@ -397,12 +397,12 @@ class Publisher(threading.Thread):
                 # Nobody else could count the steps of a rank that is killed before a collector has met it.
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
-            self._recorder.detail_every = self._budget.detail_every
-            self._recorder.record_every = self._budget.record_every
-            self._recorder.loss_every = self._budget.loss_every
-            self._recorder.marks_every = self._budget.marks_every
-            allowed = SHARE * self._budget.budget_pct / 100.0
-            self._session.replicas.allowance_ns = allowed * self._budget.step_ns
+            self._recorder.detail_every = self.budget.detail_every
+            self._recorder.record_every = self.budget.record_every
+            self._recorder.loss_every = self.budget.loss_every
+            self._recorder.marks_every = self.budget.marks_every
+            allowed = SHARE * self.budget.budget_pct / 100.0
+            self._session.replicas.allowance_ns = allowed * self.budget.step_ns
             # After the lines above, which would set them again.
             if guard.muted:
                 self._stop_measuring()
@@ -424,7 +424,7 @@ class Publisher(threading.Thread):
         While no step ends, a question of the collector is something to do: when another rank has failed, the
         launcher ends this process a moment later.
         """
-        period_s = REPORT_S if self._budget.report_every == OFTEN else HEARTBEAT_S
+        period_s = REPORT_S if self.budget.report_every == OFTEN else HEARTBEAT_S
         now_s = time.monotonic()
         # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up
         # once.
@@ -518,7 +518,7 @@ class Publisher(threading.Thread):
             self._epoch = ack.epoch
             self._layout.forget_sent()
             self.card_changed = True
-        self._budget.announced = ack.detail_every
+        self.budget.announced = ack.detail_every
 
     def _take_steps(self, all_within_s: float | None = None) -> Sequence[StepRecord | LeftOutSteps]:
         """Finished steps; on a GPU those that the GPU has finished too. With `all_within_s` it is waited for
@@ -585,7 +585,7 @@ class Publisher(threading.Thread):
         """Read when collectives were launched that no hook times; a failure ends this for good. `at_end`: the
         groups are about to be destroyed."""
         self._arrivals.note_steps(records)
-        budget = self._budget
+        budget = self.budget
         try:
             for message in self._arrivals.read_if_due(budget.budget_pct, budget.cost_pct, at_end=at_end):
                 self.send(message)
@@ -618,14 +618,14 @@ class Publisher(threading.Thread):
         step, _, bucket = self._current_position()
         phase, activity, since_ns = self._activity.read()
         epoch, batch, batches = self._recorder.loader.read()
-        cost_us, cost_pct = self._budget.reported_cost
+        cost_us, cost_pct = self.budget.reported_cost
         return Progress(
             t_ns=time.monotonic_ns(),
             step=step,
             phase=int(phase),
             bucket=bucket,
             sequence=self._sequence(),
-            detail_every=self._budget.every,
+            detail_every=self.budget.every,
             cost_us=cost_us,
             cost_pct=cost_pct,
             failures=guard.count,

@@ -116,7 +116,7 @@ class ReplicaCheck:
         self._send = send
         self._models: dict[int, _CheckedModel] = {}
         self._left_out: set[int] = set()
-        self._piece_ns = 0.0
+        self.piece_ns = 0.0
         self.step_ns = 0.0
         """CPU time that checking costs per step, all checks spread over all steps."""
         self.allowance_ns = 0.0
@@ -166,9 +166,9 @@ class ReplicaCheck:
             every = self._recorder.check_every
             self.step_ns = self.step_ns * MEMORY + spent / every * (1 - MEMORY)
             piece_ns = spent / pieces
-            self._piece_ns = self._piece_ns * MEMORY + piece_ns * (1 - MEMORY) if self._piece_ns else piece_ns
+            self.piece_ns = self.piece_ns * MEMORY + piece_ns * (1 - MEMORY) if self.piece_ns else piece_ns
             self._recorder.check_every = every_for(
-                every, self._piece_ns * len(self._models), self.allowance_ns
+                every, self.piece_ns * len(self._models), self.allowance_ns
             )
 
     def _checksum_models(self, step: int) -> int:
@@ -177,7 +177,7 @@ class ReplicaCheck:
         # What all steps since the last check may cost together is spent in this one.
         room = self.allowance_ns * self._recorder.check_every / len(self._models)
         # The first check takes one piece, to learn what that costs.
-        n_pieces = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
+        n_pieces = min(MAX_CHECKSUMS, int(room / self.piece_ns)) if self.piece_ns else 1
         done = 0
         with no_torch_function():
             for number, model in list(self._models.items()):

@@ -82,7 +82,8 @@ class Session:
         self.device: DeviceTiming | None = None
         """Timing on the GPU, where the models are on one."""
         self._timers: dict[str, BucketTimer | None] = {}
-        self._publisher: Publisher | None = None
+        self.publisher: Publisher | None = None
+        """None: it has not been started, or was closed."""
         self._drain_s = CLOSE_S
         self._crash_file: CrashFile | None = None
         self._ddp_device = device or torch.device("cpu")
@@ -106,7 +107,7 @@ class Session:
 
     def ensure_started(self) -> None:
         """Start the publisher where it is not running: at first, and in a forked child that trains itself."""
-        if self._publisher is not None:
+        if self.publisher is not None:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
@@ -116,11 +117,11 @@ class Session:
         self.recorder.counter = shared_counter(identity.make_hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
         sender = None if before is None else before.sender
-        self._publisher = Publisher(self, identity, budget, sequence=default_sequence, sender=sender)
+        self.publisher = Publisher(self, identity, budget, sequence=default_sequence, sender=sender)
         try:
-            self._publisher.start()
+            self.publisher.start()
         except RuntimeError:  # no thread can be started
-            self._publisher = None
+            self.publisher = None
             raise
         rank_exchange.begin_exchange()
         warnings.collected.report_to(self._send_warning)
@@ -139,13 +140,13 @@ class Session:
             self.replicas.watch_optimizer(optimizer)
         if self.card.get("training") != kind:
             self.card["training"] = kind
-            if self._publisher is not None:
-                self._publisher.card_changed = True
+            if self.publisher is not None:
+                self.publisher.card_changed = True
 
     def _begin_anew(self) -> None:
         """Number the steps from 0 again, as another process of this rank would: those before the first DDP
         model may be more on one rank than on another. Waits for an ack, `LEAVE_S` at most."""
-        publisher, self._publisher = self._publisher, None
+        publisher, self.publisher = self.publisher, None
         self.recorder.finish_step()
         if publisher is not None:
             publisher.close(LEAVE_S, ExitReason(LEFT, None))
@@ -254,8 +255,8 @@ class Session:
         for index, members in enumerate(str(layout).split(",")):
             if members.strip():
                 self.parameters[number, index] = len(members.split())
-        if self._publisher is not None:
-            self._publisher.card_changed = True
+        if self.publisher is not None:
+            self.publisher.card_changed = True
 
     def request_description(self) -> None:
         """Have the training thread read torch's logger again between two steps: no other thread may."""
@@ -305,35 +306,35 @@ class Session:
 
     def _report_event(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
         """Send an event of this rank."""
-        if self._publisher is not None:
-            self.send(Event(kind, now(), self._publisher.rank, step, fields))
+        if self.publisher is not None:
+            self.send(Event(kind, now(), self.publisher.rank, step, fields))
 
     def _report_before_step(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
         """Send an event of this rank about the running step: whoever has that step has the event."""
-        if self._publisher is not None:
-            self._publisher.send_before_step(Event(kind, now(), self._publisher.rank, step, fields))
+        if self.publisher is not None:
+            self.publisher.send_before_step(Event(kind, now(), self.publisher.rank, step, fields))
 
     def send(self, message: Message) -> None:
         """Send a message in order with the steps, where this process is a rank; from any thread."""
-        if self._publisher is not None:
-            self._publisher.send(message)
+        if self.publisher is not None:
+            self.publisher.send(message)
 
     def leave_group(self) -> None:
         """Publish the last step and a BYE before the script destroys its process groups in good order.
 
         Bounded by `LEAVE_S`. A training that continues, with another group, is published as before.
         """
-        if self._publisher is None or exit_reason().reason != FINISHED:
+        if self.publisher is None or exit_reason().reason != FINISHED:
             return  # an exception is in flight: it is reported when the process exits
         began = time.monotonic()
         self.recorder.finish_step()
-        self._publisher.leave_group(LEAVE_S)
+        self.publisher.leave_group(LEAVE_S)
         # CLOSE_S is for this and the exit together.
         self._drain_s = max(CLOSE_S - LEAVE_S, self._drain_s - (time.monotonic() - began))
 
     def close(self) -> None:
         """Publish the last step and a BYE; bounded by `CLOSE_S`. May be called twice."""
-        publisher, self._publisher = self._publisher, None
+        publisher, self.publisher = self.publisher, None
         if publisher is None:
             return
         try:
@@ -352,7 +353,7 @@ class Session:
 
     def _after_fork(self) -> None:
         """A forked child (a DataLoader worker) must not send as the rank, nor keep its connection."""
-        publisher, self._publisher = self._publisher, None
+        publisher, self.publisher = self.publisher, None
         device, self.device = self.device, None
         steps: list[Callable[[], object]] = [
             self.last_gradients.remove_hooks,

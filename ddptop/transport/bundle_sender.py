@@ -109,7 +109,8 @@ class BundleSender:
         self._connections = 0
         self._is_new = False
         """The collector has not answered yet on this connection."""
-        self._window_bytes = WINDOW_BYTES[0]
+        self.window_bytes = WINDOW_BYTES[0]
+        """What may be in flight, as the collector shares it out."""
         self._waits_for_ack = False
         """Messages wait for an ack before they are sent."""
         self._nacked: set[int] = set()
@@ -135,6 +136,11 @@ class BundleSender:
     def kept(self) -> int:
         """Messages that the collector has not acked."""
         return len(self._unacked)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """What messages take that are sent, and not acked."""
+        return self._unacked.in_flight_bytes
 
     @property
     def dropped(self) -> int:
@@ -235,14 +241,14 @@ class BundleSender:
             self._is_new = True
             # A new connection may lead to a collector that knows nothing: all that is not acked is sent
             # again.
-            self._window_bytes = WINDOW_BYTES[0]
+            self.window_bytes = WINDOW_BYTES[0]
             self._rewind_all(now_ns)
         self._read_replies()
         answers, self._answers = self._answers, Answers()
         if self._nacked:
             self._rewind_nacked(now_ns)
         # With nothing in flight there is nothing whose ack could be late.
-        if not self._unacked.in_flight_bytes:
+        if not self.in_flight_bytes:
             self._advanced_ns = now_ns
         elif now_ns - self._advanced_ns > RESEND_NS:
             self._rewind_all(now_ns)
@@ -316,7 +322,7 @@ class BundleSender:
         restarted = not self._is_new and reply.epoch != self.epoch
         self._is_new = False
         self.epoch, self.detail_every, self.thin = reply.epoch, reply.detail_every, reply.thin
-        self.replied_ns, self._window_bytes = back_ns, reply.window_bytes
+        self.replied_ns, self.window_bytes = back_ns, reply.window_bytes
         if reply.t0_ns:
             answers.clock.append(ClockSample(reply.t0_ns, reply.t1_ns, reply.t2_ns, back_ns))
         for name, seq in reply.acks:
@@ -378,7 +384,7 @@ class BundleSender:
             self._usage = None
         size = sum(len(entry.body) for entry in entries)
         # These go out whatever the window has room for: they are a sign of life, and nobody acks them.
-        self._waits_for_ack = self._unacked.in_flight_bytes >= self._window_bytes
+        self._waits_for_ack = self.in_flight_bytes >= self.window_bytes
         if self._waits_for_ack:
             return entries, False
         for entry in self._unacked.take_unsent():
@@ -387,7 +393,7 @@ class BundleSender:
             # Room for one more message of any size, so that no bundle exceeds MAX_BUNDLE_BYTES.
             if size >= MAX_BUNDLE_BYTES - MAX_RANK_MESSAGE_BYTES or len(entries) >= MAX_ENTRIES:
                 return entries, True
-            if self._unacked.in_flight_bytes >= self._window_bytes:
+            if self.in_flight_bytes >= self.window_bytes:
                 self._waits_for_ack = True
                 break
         return entries, False

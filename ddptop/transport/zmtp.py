@@ -142,13 +142,18 @@ class Dealer:
         self._frames: list[bytes] = []
         """Of a message that has not arrived completely."""
         self._greeted = False
-        self._pause_s = RECONNECT_S[0]
-        self._due_s = 0.0
-        """When the next attempt to connect is due, by `time.monotonic`."""
+        self.pause_s = RECONNECT_S[0]
+        """From when the connection ends to the next attempt."""
+        self.due_s = 0.0
+        """When an attempt to connect is due, where there is no connection, by `time.monotonic`."""
         self.is_ready = False
         """Messages can be sent: both ends have sent READY."""
         self.connections = 0
         """How many there were, this one included: what went over an earlier one may not have arrived."""
+
+    def fileno(self) -> int:
+        """The descriptor of the connection; -1: there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
 
     def receive_messages(self) -> list[list[bytes]]:
         """The messages that have arrived, as their frames. Connects, and writes what waits, where it can."""
@@ -215,7 +220,7 @@ class Dealer:
     def close(self) -> None:
         """Close the connection for good. In a forked child only its own copy: the parent's goes on."""
         self._disconnect()
-        self._due_s = math.inf
+        self.due_s = math.inf
 
     def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection for good, whatever the parent's thread does.
@@ -223,7 +228,7 @@ class Dealer:
         The buffers are left as they are. A thread that was in a system call has exported one of them, which
         cannot change its size any more: that thread does not exist here, and never releases it.
         """
-        self._due_s = math.inf
+        self.due_s = math.inf
         self.is_ready = False
         connected, self._socket = self._socket, None
         if connected is not None:
@@ -231,7 +236,7 @@ class Dealer:
 
     def _try_to_connect(self) -> None:
         """A unix socket is connected at once or not at all; EAGAIN: too many wait to be accepted."""
-        if time.monotonic() < self._due_s:
+        if time.monotonic() < self.due_s:
             return
         try:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -266,8 +271,8 @@ class Dealer:
         # Half a message of the old connection must not come before the first one of the next.
         for buffer in (self._unread, self._unsent, self._frames):
             buffer.clear()
-        self._due_s = time.monotonic() + self._pause_s
-        self._pause_s = min(RECONNECT_S[1], 2 * self._pause_s)
+        self.due_s = time.monotonic() + self.pause_s
+        self.pause_s = min(RECONNECT_S[1], 2 * self.pause_s)
 
     def _read_messages(self, messages: list[list[bytes]]) -> None:
         if self._socket is None:
@@ -297,7 +302,7 @@ class Dealer:
             if not frame.flags & MORE:
                 messages.append(self._frames)
                 self._frames = []
-                self._pause_s = RECONNECT_S[0]  # only now: the other end may close after every greeting
+                self.pause_s = RECONNECT_S[0]  # only now: the other end may close after every greeting
 
     def _execute_command(self, command: bytes) -> None:
         """A command of the other end's. In traffic those that are not known are ignored."""

@@ -123,7 +123,7 @@ class DdptopApp(Actions, App[None]):
         self._basic = self.console.color_system == "standard" and not self.no_color
         if self._basic:
             self.ansi_color = True  # or textual would turn the terminal's colours into its own
-        self._palette = self._palette_of(self.current_theme)
+        self.shown_palette = self._palette_of(self.current_theme)
 
     async def run_async(self, **options: Any) -> None:
         """As App's, with the mouse left to the terminal where that was asked for."""
@@ -217,7 +217,7 @@ class DdptopApp(Actions, App[None]):
         if width and height:
             page = self._draw_page(width, height)
             self.place.settle(page.layout)
-            drawn = canvas.show_lines(page.lines, self._palette)
+            drawn = canvas.show_lines(page.lines, self.shown_palette)
             self._n_drawn += drawn
         if (want := self.view.requested_detail(self.place)) != self._requested:
             self._requested = want
@@ -308,7 +308,7 @@ class DdptopApp(Actions, App[None]):
             self._attention = Attention() if value == "on" else None
 
     def _new_theme(self, theme: Theme) -> None:
-        self._palette = self._palette_of(theme)
+        self.shown_palette = self._palette_of(theme)
         self.repaint()
 
     def _palette_of(self, theme: Theme) -> Palette:

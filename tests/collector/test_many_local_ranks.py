@@ -6,6 +6,7 @@ import zmq
 
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps.pairing import stable_order
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.simulated_hosts import MESSAGES
@@ -17,6 +18,8 @@ from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, Steps
 from ddptop.protocol.step_columns import decode_steps
 from ddptop.recording.reader import Recording
+from ddptop.recording.records import BlockBuilder
+from ddptop.recording.writer import Writer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_hosts import BUCKETS, STEPS_BEGIN, pattern
@@ -109,26 +112,28 @@ class Noted:
     note_answer = forget_session
 
 
-def note_what_is_written(writer, link):
+def note_what_is_written(link, monkeypatch):
     """Which numbers are in the recording's file: `link.in_file`."""
-    block, added = writer._block, set()
-    add, add_passing, flush = block.add, block.add_passing, writer.flush
+    added = set()
+    add, add_passing, flush = BlockBuilder.add, BlockBuilder.add_passing, Writer.flush
 
-    def noted(one, body):
-        add(one, body)
+    def noted(block, one, body):
+        add(block, one, body)
         added.add((one.session, one.seq))
 
-    def noted_together(part, records):
-        add_passing(part, records)
+    def noted_together(block, part, records):
+        add_passing(block, part, records)
         unpacker = msgpack.Unpacker()
         unpacker.feed(records)
         added.update((session, seq) for _, _, session, seq, _ in unpacker)
 
-    def noted_flush():
-        flush()
+    def noted_flush(writer):
+        flush(writer)
         link.in_file |= added
 
-    block.add, block.add_passing, writer.flush = noted, noted_together, noted_flush
+    monkeypatch.setattr(BlockBuilder, "add", noted)
+    monkeypatch.setattr(BlockBuilder, "add_passing", noted_together)
+    monkeypatch.setattr(Writer, "flush", noted_flush)
 
 
 def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4),)):
@@ -138,17 +143,18 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     receiver = AckedReceiver(context, f"ipc://{tmp_path}/{fewest}", epoch=1, hold_acks=True, also=MESSAGES)
     receiver.close()
     context.term()
-    receiver.socket, receiver._receive_frames = link, link.receive
+    receiver.socket = link
+    monkeypatch.setattr("ddptop.transport.receiver.receive_frames", Connection.receive)
     path = tmp_path / f"{fewest}.ddptop"
+    noted = Noted()
+    note_what_is_written(link, monkeypatch)
+    spoil(noted, monkeypatch)
     record, reducer = Record(path, limit_bytes=1 << 30, resume=False), Reducer()
     alone = []
     feed = reducer.feed
     reducer.feed = lambda one: (alone.append(type(one.message)), feed(one))
-    noted = Noted()
     ranks = LocalRanks(receiver, noted, noted, watches_processes=False)
     intake = Intake(ranks, record, reducer, noted, noted)
-    note_what_is_written(record._writer, link)
-    spoil(record, reducer, noted, monkeypatch)
     intake.report_message(run_message(monotonic_ns=0), 0)
     for turn in range(ROUNDS):
         for rank in range(WORLD):
@@ -168,7 +174,7 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
         kept = sorted((encode(one.message), *one[:4]) for one in recording.records())
     assert link.too_early == []
     frame = repr(reducer.frame(ROUNDS * NS))
-    return (kept, frame, receiver.refused, sorted(link.acks), noted.calls), alone, intake._errors.count
+    return (kept, frame, receiver.refused, sorted(link.acks), noted.calls), alone, ranks.errors.count
 
 
 @pytest.mark.parametrize("fewest", [1, WORLD, 20])
@@ -187,38 +193,36 @@ def fail(*_):
     raise KeyError("a failure of our own")
 
 
-def note_fails(record, reducer, noted, monkeypatch):
+def note_fails(noted, monkeypatch):
     noted.raises_for = session_of(3)
 
 
-def run_fails(record, reducer, noted, monkeypatch):
+def run_fails(noted, monkeypatch):
     monkeypatch.setattr(EncodedRun, "of_encoded", fail)
 
 
-def division_fails(record, reducer, noted, monkeypatch):
-    record._divide_run = fail
+def division_fails(noted, monkeypatch):
+    monkeypatch.setattr("ddptop.collector.record.PASSING", None)
 
 
-def bytes_fail(record, reducer, noted, monkeypatch):
+def bytes_fail(noted, monkeypatch):
     monkeypatch.setattr(EncodedRun, "records", fail)
 
 
-def every_second_block_fails(record, reducer, noted, monkeypatch):
-    writer, calls = record._writer, []
-    writer._flush_bytes = 1  # each message is a block of its own
-    add_passing = writer._block.add_passing
+def every_second_block_fails(noted, monkeypatch):
+    monkeypatch.setattr("ddptop.recording.writer.FLUSH_BYTES", 1)  # each message is a block of its own
+    calls, add_passing = [], BlockBuilder.add_passing
 
     def add_or_fail(*parts):
         calls.append(parts)
         return add_passing(*parts) if len(calls) % 2 else fail()
 
-    writer._block.add_passing = add_or_fail
+    monkeypatch.setattr(BlockBuilder, "add_passing", add_or_fail)
 
 
-def columns_fail(record, reducer, noted, monkeypatch):
-    messages = reducer._messages
-    inner = messages._step_batch
-    messages._step_batch = lambda run, low, high: fail() if high > low + 1 else inner(run, low, high)
+def columns_fail(noted, monkeypatch):
+    name = "ddptop.analysis.rank_messages.stable_order"
+    monkeypatch.setattr(name, lambda rows: fail() if len(rows) > 1 else stable_order(rows))
 
 
 FAILURES = [note_fails, run_fails, division_fails, bytes_fail, every_second_block_fails, columns_fail]

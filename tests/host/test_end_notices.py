@@ -50,10 +50,18 @@ def test_a_rank_that_does_not_answer_is_waited_for_so_long_at_most(tmp_path: Pat
     assert give_notice(tmp_path, DEADLINE_S) == 0
 
 
+def open_sockets() -> set[int]:
+    """The descriptors of this process that are sockets."""
+    links = [*Path("/proc/self/fd").iterdir()]
+    return {int(link.name) for link in links if link.is_socket()}
+
+
 def test_a_script_may_close_all_descriptors(tmp_path: Path) -> None:
+    before = open_sockets()
     notices = EndNotices(tmp_path, 1)
+    (opened,) = open_sockets() - before
     with (tmp_path / "file").open("wb") as file:
-        number = os.dup2(file.fileno(), notices._usable_socket().fileno())  # type: ignore[union-attr]
+        number = os.dup2(file.fileno(), opened)
         assert not notices.wait_for_notice(DEADLINE_S)
         notices.end_wait()
         notices.answer_launchers([str(tmp_path / "other")])
@@ -63,24 +71,21 @@ def test_a_script_may_close_all_descriptors(tmp_path: Path) -> None:
         os.close(number)
 
 
-def test_another_thread_may_close_the_socket_while_it_is_used(tmp_path: Path) -> None:
+def test_another_thread_may_close_the_socket_while_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The publisher closes it at a rank's end, when the training thread may wake the publisher."""
-    notices = EndNotices(tmp_path, 1)
-    opened = notices._usable_socket()
+    notices, fstat = EndNotices(tmp_path, 1), os.fstat
 
-    class ClosedMeanwhile:
-        def fileno(self) -> int:
-            assert opened is not None
-            opened.close()
-            notices._socket = None
-            return opened.fileno()
+    def close_meanwhile(number: int) -> os.stat_result:
+        monkeypatch.setattr(os, "fstat", fstat)
+        notices.close()
+        return fstat(number)
 
-        def detach(self) -> int:
-            return -1
-
-    notices._socket = ClosedMeanwhile()  # type: ignore[assignment]
+    monkeypatch.setattr(os, "fstat", close_meanwhile)
     notices.end_wait()
-    assert notices._usable_socket() is None
+    assert os.fstat is fstat, "it was closed while it was used"
+    assert not notices.wait_for_notice(DEADLINE_S)
 
 
 def test_a_forked_child_leaves_the_socket_of_its_parent_alone(tmp_path: Path) -> None:

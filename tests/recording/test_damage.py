@@ -59,14 +59,14 @@ def records() -> list[Received]:
 @pytest.fixture(scope="module")
 def whole(records: list[Received], tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "train.ddptop"
-    writer = Writer(path, limit_bytes=GIB)
-    for number, received in enumerate(records):
-        writer.add(received, encode(received.message))
-        if number % 7 == 0:
-            writer.flush()
-        if number % 50 == 49:
-            writer._write_index()  # several of them, as in a large file
-    writer.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer_module, "INDEX_STEPS", 50)  # several of them, as in a large file
+        writer = Writer(path, limit_bytes=GIB)
+        for number, received in enumerate(records):
+            writer.add(received, encode(received.message))
+            if number % 7 == 0:
+                writer.flush()
+        writer.close()
     return path.read_bytes()
 
 

@@ -98,6 +98,6 @@ def test_an_impatient_ctrl_c_while_the_last_records_are_sent_ends_the_wait_in_si
 
     session = Session.__new__(Session)
     session.recorder = Recorder()
-    session._publisher = Slow()  # type: ignore[assignment]
+    session.publisher = Slow()  # type: ignore[assignment]
     session.close()
-    assert session._publisher is None
+    assert session.publisher is None

@@ -198,7 +198,6 @@ def test_parameters_that_ddp_ignores_or_nobody_trains_are_not_watched() -> None:
     module[0].requires_grad_(False)
     DDP._set_params_and_buffers_to_ignore_for_model(module, ["2.weight", "2.bias"])
     watched = Watched(module)
-    assert len(watched.watch._hooks) == 2
     watched.step()
     assert watched.step() == ["last_gradient"]
     (module[2](torch.ones(1, 4))).sum().backward()
@@ -206,8 +205,7 @@ def test_parameters_that_ddp_ignores_or_nobody_trains_are_not_watched() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_model_of_one_parameter_has_one_hook() -> None:
+def test_a_model_of_one_parameter_is_watched() -> None:
     watched = Watched(nn.Linear(4, 2, bias=False))
-    assert len(watched.watch._hooks) == 1
     watched.step()
     assert watched.step() == ["last_gradient"]

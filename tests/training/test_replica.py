@@ -62,7 +62,7 @@ class Rank:
     def all_pieces(self) -> tuple[int, ...]:
         """The checksums of the whole model."""
         self.checks.allowance_ns = 1e12
-        self.checks._piece_ns = 1.0
+        self.checks.piece_ns = 1.0
         self.checks.check_replicas(0)
         message = self.said.pop()
         assert len(message.values) == message.pieces
@@ -209,7 +209,7 @@ def test_a_failure_is_counted_and_ends_the_checks(monkeypatch: pytest.MonkeyPatc
     fresh = Guard()
     monkeypatch.setattr(replica, "guard", fresh)
     rank = Rank(net())
-    rank.checks._send = None  # type: ignore[assignment]
+    monkeypatch.setattr(replica, "Replica", None)
     rank.checks.check_replicas(0)
     rank.checks.check_replicas(16)
     assert fresh.count == 1
@@ -226,7 +226,7 @@ def test_checks_keep_to_their_share_of_the_budget() -> None:
 
 def test_more_pieces_are_taken_where_there_is_room() -> None:
     rank = Rank(net())
-    rank.checks._piece_ns = 50_000.0
+    rank.checks.piece_ns = 50_000.0
     rank.checks.allowance_ns = 50_000 * 2.5 / 16
     rank.checks.check_replicas(0)
     assert len(rank.said[0].values) == 2

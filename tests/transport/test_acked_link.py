@@ -307,7 +307,11 @@ def test_sessions_without_end_take_no_memory(link, wire):
         head = msgpack.packb([session, 0, 0, 1])
         hostile.send_multipart([head, wire.hello(session=session)])
     wire.wait_for(lambda: link.drain(receiver) or len(link.arrived) == 499)
-    assert len(receiver._sessions.by_id) == SESSIONS_OF_A_RANK
+    known = range(500 - SESSIONS_OF_A_RANK, 500)
+    for session in range(1, 500):
+        hostile.send_multipart([msgpack.packb([session, 0, 1, 1]), wire.numbered(session)])
+    wire.wait_for(lambda: link.drain(receiver) or len(link.arrived) == 499 + len(known))
+    assert wire.numbers(link.arrived[499:]) == [*known]
 
 
 def test_a_message_that_sets_off_an_error_of_ours_costs_that_message(link, wire, monkeypatch):

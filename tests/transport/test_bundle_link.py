@@ -486,7 +486,7 @@ def test_a_restarted_collector_has_the_same_keys_and_nobody_else_reads_them(tmp_
 def test_a_backlog_comes_in_windows_that_the_collector_shares_out(ends, monkeypatch):
     monkeypatch.setattr("ddptop.transport.bundle_receiver.ALL_WINDOWS_BYTES", 600_000)
     senders = [ends.sender(host(9, "a")), ends.sender(host(10, "b"))]
-    ends.until(lambda: all(sender._window_bytes == 300_000 for sender in senders))
+    ends.until(lambda: all(sender.window_bytes == 300_000 for sender in senders))
     for rank, sender in enumerate(senders):
         relay(sender, rank, 0, hello(rank))
         for seq in range(1, 2001):
@@ -495,7 +495,7 @@ def test_a_backlog_comes_in_windows_that_the_collector_shares_out(ends, monkeypa
 
     def all_acked() -> bool:
         nonlocal most
-        most = max(most, *(sender._unacked.in_flight_bytes for sender in senders))
+        most = max(most, *(sender.in_flight_bytes for sender in senders))
         return not any(sender.kept for sender in senders)
 
     ends.until(all_acked)

@@ -48,7 +48,6 @@ def test_what_is_no_ddptop_is_given_up() -> None:
     with pytest.raises(ProtocolError, match="no ddptop answers"):
         for _ in range(5):
             reader.take_bytes(b"x" * 65_536)
-    assert len(reader._data) < 100_000
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def text_of(app: DdptopApp) -> str:
     # Private, but the one place that holds the picture as text (textual 1.0 to 8.2).
     strips = app.screen._compositor.render_strips()
     # A cell in two shades of one area is solid: in text its sign alone would be a gap.
-    shades = app._palette.style(combine_roles("area", "edge"))
+    shades = app.shown_palette.style(combine_roles("area", "edge"))
 
     def letters(segment: Segment) -> str:
         style = segment.style

@@ -222,7 +222,7 @@ def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.C
     assert "\x1b[41m" not in coloured
     assert "\\u001b" not in answer_json(snapshot(frame))
     for alert in frame.alerts:
-        body = AlertCalls("", Reducer(), lambda *_: None)._encode_change(IncidentChange(1, True, alert), 0)
+        body = AlertCalls("", Reducer(), lambda *_: None).encode_change(IncidentChange(1, True, alert), 0)
         assert b"\\u001b" not in body
 
 

@@ -323,7 +323,7 @@ def test_no_color_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_with_sixteen_colours_red_is_kept_for_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    palette = DdptopApp(FakeSource(None))._palette
+    palette = DdptopApp(FakeSource(None)).shown_palette
     named = {role: palette.style(role).color.name for role in get_args(Role)}  # type: ignore[union-attr]
     assert [role for role, name in named.items() if "red" in name] == ["bad"]
     work = [named[role] for role in ("data", "forward", "backward", "wait", "transfer", "optimizer")]

@@ -84,25 +84,25 @@ class DeviceClock:
         self._now = now
         self._sleep = sleep
         self._stream: Any = None
-        self._references: deque[Reference] = deque(maxlen=2)
+        self.references: deque[Reference] = deque(maxlen=2)
         self._not_before_ns = 0
         self._drift = DRIFT
 
     @property
     def bound_ns(self) -> int | None:
         """Error bound of what happens until the next reference is due; None while there is none."""
-        if not self._references:
+        if not self.references:
             return None
         # At the last moment for which this reference is used.
-        at_ns = max(self._now(), self._references[-1].at_ns + RENEW_NS)
-        return min(reference.bound_at(at_ns, self._drift) for reference in self._references)
+        at_ns = max(self._now(), self.references[-1].at_ns + RENEW_NS)
+        return min(reference.bound_at(at_ns, self._drift) for reference in self.references)
 
     def renew_reference(self) -> bool:
         """Take a new reference where the last is old; returns whether there is one at all.
 
         The one before is kept: events that were recorded near it are read against it.
         """
-        newest = self._references[-1] if self._references else None
+        newest = self.references[-1] if self.references else None
         now_ns = self._now()
         if now_ns < self._not_before_ns or (newest is not None and now_ns - newest.at_ns < RENEW_NS):
             return newest is not None
@@ -121,20 +121,20 @@ class DeviceClock:
         ):
             if newest is not None:
                 self._drift = newest.drift_to(best)
-            self._references.append(best)
+            self.references.append(best)
         else:
             self._not_before_ns = self._now() + PAUSE_NS
-        return bool(self._references)
+        return bool(self.references)
 
     def reference_for(self, event: CudaEvent) -> Reference | None:
         """The one that gives the time of an event that has happened with the least error; None: no reference.
 
         All events of a step are to be read against one: between two references their order might change.
         """
-        if not self._references:
+        if not self.references:
             return None
-        at_ns = self._references[-1].host_ns(event)
-        return min(self._references, key=lambda reference: reference.bound_at(at_ns, self._drift))
+        at_ns = self.references[-1].host_ns(event)
+        return min(self.references, key=lambda reference: reference.bound_at(at_ns, self._drift))
 
     def _attempt_reference(self, *, patient: bool) -> Reference | None:
         if self._stream is None:

@@ -99,7 +99,7 @@ def main() -> None:
     agreed = torch.tensor(wall)
     dist.broadcast(agreed, 0)
     training.steps(int(WARM_UP_S / agreed.item()))
-    budget: Any = current_session()._publisher._budget
+    budget: Any = current_session().publisher.budget
     told, every = budget.cost_us, budget.every
     budget._full = True  # a segment without the recorder looks to it like one long step
     kinds: list[list[tuple[float, float]]] = [[], [], []]

@@ -94,8 +94,8 @@ def main() -> None:
     step_s = training.grow(least_s)
     training.steps(int(WARM_UP_S / step_s))
     session = current_session()
-    assert session is not None and session._publisher is not None
-    budget = session._publisher._budget
+    assert session is not None and session.publisher is not None
+    budget = session.publisher.budget
     told, every = budget.cost_us, budget.every
     budget._full = True  # a segment without the recorder looks to it like one long step
     kinds: list[list[float]] = [[], [], []]

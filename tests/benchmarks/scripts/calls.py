@@ -63,7 +63,7 @@ def main() -> None:
     for name in ("pre", "post"):
         hooks = getattr(torch_optimizer, f"_global_optimizer_{name}_hooks")
         hooks.update({key: timed(f"optimizer, {name}", 1, hook) for key, hook in hooks.items()})
-    recorder, budget = session.recorder, session._publisher._budget
+    recorder, budget = session.recorder, session.publisher.budget
     kind = type(recorder)
     kind.last_gradient = timed("last gradient", 1, kind.last_gradient)
     budget.every = recorder.detail_every = NEVER

@@ -51,7 +51,7 @@ class Parts:
         self._model = model
         self._recorder = session.recorder
         self._check = self._recorder.check
-        self._budget = session._publisher._budget
+        self._budget = session.publisher.budget
         self.counted: dict[bool, list[int]] = {False: [], True: []}
         """By whether all-reduces were timed, what the recorder's clocks counted, where they were read."""
         account = self._budget.account_for
@@ -111,8 +111,8 @@ def main() -> None:
     torch.manual_seed(0)
     training = Training(depth, width)
     training.steps(300)
-    publisher: Any = current_session()._publisher
-    _hold_settings(publisher._budget)
+    publisher: Any = current_session().publisher
+    _hold_settings(publisher.budget)
     publishing = time.pthread_getcpuclockid(publisher.ident)
     parts = Parts(training.model)
     threads: dict[str, list[float]] = {name: [] for name in PARTS}

@@ -238,7 +238,7 @@ def test_where_no_event_is_left_for_a_reference_steps_are_given_up_all_the_same(
     training.wait(RENEW_NS)
     record = training.step()
     monkeypatch.setattr(events, "MAX_EVENTS", training.pool.made)
-    training.clock._references.clear()
+    training.clock.references.clear()
     assert training.resolver.take_done([record]) == []
     training.wait(GIVE_UP_NS + MS)
     assert [done.step for done in training.resolver.take_done([])] == [0]
@@ -344,8 +344,8 @@ def test_between_two_references_no_moment_lies_before_its_step() -> None:
     records = [training.step() for _ in range(3)]
     training.wait(3 * STEP)
     sent = training.resolver.take_done(records[:2])
-    for reference in list(training.clock._references):
-        training.clock._references.append(reference._replace(at_ns=reference.at_ns - 2 * STEP, bound_ns=0))
+    for reference in list(training.clock.references):
+        training.clock.references.append(reference._replace(at_ns=reference.at_ns - 2 * STEP, bound_ns=0))
     sent += training.resolver.take_done(records[2:])
     assert [record.step for record in sent] == [0, 1, 2]
     for before, after in pairwise(sent):

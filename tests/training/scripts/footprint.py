@@ -40,7 +40,7 @@ end = time.monotonic() + 60
 while len(sockets() - sockets_before) < 2 and time.monotonic() < end:
     time.sleep(0.01)
 session = current_session()
-dealer = session._publisher._sender._dealer
+dealer = session.publisher._sender._dealer
 remove = session.last_gradients.remove_hooks
 session.last_gradients.remove_hooks = None  # a step of the work after a fork that fails
 # As while the publisher's thread is in a system call. That thread must not run: it would fail.
@@ -48,7 +48,7 @@ sys.setswitchinterval(60)
 with memoryview(dealer._unsent):
     child = os.fork()
     if child == 0:
-        inherits = session._publisher is not None or session.recorder.counter != [0]
+        inherits = session.publisher is not None or session.recorder.counter != [0]
         os._exit(10 * inherits + len(sockets() - sockets_before))
 sys.setswitchinterval(0.005)
 session.last_gradients.remove_hooks = remove

@@ -144,7 +144,8 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
 
 def close_step(recorder: Recorder) -> None:
     """As where DDP's forward begins after an optimizer has stepped."""
-    recorder._stepped = True
+    recorder.optimizer_begins(1)
+    recorder.optimizer_ends(1)
     recorder.forward_begins(True)
 
 

@@ -391,7 +391,11 @@ def test_sessions_and_hosts_without_end_take_no_memory(ends):
         ]
         raw.send(pack_bundle(1, entries))
     ends.until(lambda: len(ends.arrived) == 2000)
-    assert len(ends.receiver._sessions.slot_by_id) == 2 * SESSIONS_OF_AN_OWNER
+    for number in range(1000, 2000):
+        raw.send(pack_bundle(1, [BundleEntry(5000 + number, 0, 1, 1, encode(event(1)))]))
+    ends.until(lambda: len(ends.arrived) == 2000 + SESSIONS_OF_AN_OWNER)
+    still_known = [item.session for item in ends.arrived[2000:]]
+    assert still_known == [*range(7000 - SESSIONS_OF_AN_OWNER, 7000)]
     assert len(ends.receiver.connected_agents()) == 1
 
 

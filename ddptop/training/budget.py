@@ -47,16 +47,21 @@ ROOM_LEFT = 0.75
 """Detail is taken twice as often only where that fills at most so much of the room that there is for it,
 or the interval would swing from batch to batch."""
 
-LEAST_SHARE = 1 / 8
-"""Of the budget, which detail may take even where the rest uses it up: a slow rank is flagged by steps with
-detail."""
+LEAST_SHARE = 1 / 32
+"""Of the budget, which detail may take even where the rest uses it up, as in steps of 30 to 40 ms: which
+bucket is late is known by steps with detail alone."""
 
 MAX_RECORD_EVERY = 64
 """One step in so many is recorded at least."""
 
-RAREST_RECORD_NS = 40_000_000
-"""At the usual budget at least one step in this time is recorded, 25 a second where steps are short: a slow
-rank is to be flagged within 3 s. With less than that budget only MAX_RECORD_EVERY is a bound."""
+RAREST_RECORD_NS = 62_500_000
+"""At the usual budget at least one step in this time is recorded, 16 a second where steps are short: a slow
+rank is to be flagged within 3 s, and a delay of 7 % of the step takes 40 recorded steps (`STEPS_NEEDED` of
+`own_time_rules.py`). With less than that budget only MAX_RECORD_EVERY is a bound."""
+
+LONGER_STEPS = 5 / 4
+"""More steps are recorded again where the time between them is so many times as long: steps that vary a
+little do not change the pattern from batch to batch, which ranks do not do at the same step."""
 
 FULL_SHARE = 3 / 4
 """More steps are left out where recording takes more than this share of the budget: the rest is detail's."""
@@ -276,7 +281,8 @@ class Budget:
         with_more_ns = min(recording, self._recording_ns(recording, every // 2))
         is_calm = every > 1 and with_more_ns <= ROOM_LEFT * room
         self._calm_batches = self._calm_batches + 1 if is_calm else 0
-        if every > 1 and (every * step > rarest_ns or self._calm_batches >= CALM_BATCHES):
+        is_rare = every > 1 and every * step > LONGER_STEPS * rarest_ns
+        if is_rare or self._calm_batches >= CALM_BATCHES:
             self.record_every, self._calm_batches = every // 2, 0
         # Where recording takes less than standing aside, leaving steps out saves nothing.
         elif not is_calm and self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:

@@ -63,6 +63,16 @@ LONGER_STEPS = 5 / 4
 """More steps are recorded again where the time between them is so many times as long: steps that vary a
 little do not change the pattern from batch to batch, which ranks do not do at the same step."""
 
+WATCHED_STEPS = 72
+"""So many steps are recorded one after the other where steps have become longer: a delay of 15 % of the step
+takes 56 (`STEPS_NEEDED`)."""
+
+LONGER_SHARE = 17 / 16
+"""By so much must the median of a batch exceed the usual one."""
+
+USUAL_BATCHES = 16
+"""Batches whose median is the usual one: those of 4 to 8 s."""
+
 FULL_SHARE = 3 / 4
 """More steps are left out where recording takes more than this share of the budget: the rest is detail's."""
 
@@ -140,8 +150,6 @@ class Budget:
         """The interval that this rank needs; a power of two."""
         self.announced = 1
         """The largest interval that any rank of the group needs, as the collector reports it."""
-        self.record_every = 1
-        """One in so many steps is recorded; a power of two."""
         self.loss_every = 1
         """How often the loss is read; a power of two."""
         self.marks_every = 1
@@ -173,8 +181,15 @@ class Budget:
         self._published_ns = 0
         self._accounted_ns = 0
         """Time of the steps accounted for."""
+        self._record_every = 1
         self._calm_batches = 0
         """Batches in a row with room for twice as many recorded steps."""
+        self._batch_steps: deque[float] = deque(maxlen=USUAL_BATCHES)
+        """The median step of each of the newest batches."""
+        self._watched_steps = 0
+        """Steps that are still to be recorded because steps have become longer."""
+        self._saved_ns = 0.0
+        """Of the budget so far, WATCHED_STEPS recorded steps at most: what those may take."""
         self._measured_here = 0
         """Detailed steps whose cost was measured since `every` last changed."""
 
@@ -191,6 +206,11 @@ class Budget:
     def detail_every(self) -> int:
         """The interval in use: ranks sample the same steps, so that of the rank that needs the largest."""
         return max(self.every, self.announced)
+
+    @property
+    def record_every(self) -> int:
+        """One in so many steps is recorded; a power of two."""
+        return 1 if self._watched_steps > 0 else self._record_every
 
     @property
     def step_ns(self) -> float:
@@ -222,16 +242,18 @@ class Budget:
         self._published_ns += spent_ns
         if not records:
             return
-        n_steps = 0
+        n_steps = n_recorded = 0
+        walls: deque[int] = deque(maxlen=WALLS)
         for record in records:
             if isinstance(record, LeftOutSteps):
                 ends = record.ends[-WALLS - 1 :] if len(record.ends) > WALLS else (record.begin, *record.ends)
-                self._walls.extend(end - begin for begin, end in pairwise(ends))
+                walls.extend(end - begin for begin, end in pairwise(ends))
                 self._after_detail = False
                 n_steps += len(record.ends)
                 continue
             n_steps += 1
-            self._walls.append(record.end - record.begin)
+            n_recorded += not record.flags & Flag.SHADOW
+            walls.append(record.end - record.begin)
             detail = bool(record.flags & Flag.DETAIL)
             if is_clocked(record.step) and not record.flags & Flag.SHADOW:
                 costs = self._detail if detail else self._after if self._after_detail else self._plain
@@ -239,6 +261,7 @@ class Budget:
                 self._measured_here += detail
             self._after_detail = detail
         self._steps += n_steps
+        self._walls.extend(walls)
         elapsed = records[-1].end - records[0].begin
         if elapsed > 0:
             self._publishing.append(self._published_ns / elapsed)
@@ -265,6 +288,21 @@ class Budget:
             self._choose_report_every(base, published, budget)
             self._choose_intervals(base, extra, budget)
             self._choose_record_every(recording, budget * FULL_SHARE - published)
+            self._saved_ns += n_steps * (budget - own_ns)
+            self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
+            self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording / 2)
+
+    def _watch_longer_steps(self, walls: Sequence[int], n_recorded: int, least_ns: float) -> None:
+        """Have steps recorded that have just become longer: one rank may have become slow.
+
+        `walls`: of a batch; `n_recorded` of its steps are recorded. `least_ns`: what must be saved for that.
+        """
+        step, usual = median_or_zero(walls), median_or_zero(self._batch_steps)
+        self._batch_steps.append(step)
+        self._watched_steps = max(0, self._watched_steps - n_recorded) if self._saved_ns > 0 else 0
+        is_longer = len(self._batch_steps) > USUAL_BATCHES / 2 and step >= LONGER_SHARE * usual
+        if is_longer and self._record_every > 1 and not self._watched_steps and self._saved_ns >= least_ns:
+            self._watched_steps = WATCHED_STEPS
 
     def _recording_ns(self, recording: float, every: int) -> float:
         """CPU ns of the training thread per step, where each `every`-th one takes `recording`."""
@@ -276,17 +314,17 @@ class Budget:
 
     def _choose_record_every(self, recording: float, room: float) -> None:
         """`room`: what the training thread may take in a step without bucket detail, in ns."""
-        every, step = self.record_every, self.step_ns
+        every, step = self._record_every, self.step_ns
         rarest_ns = RAREST_RECORD_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
         with_more_ns = min(recording, self._recording_ns(recording, every // 2))
         is_calm = every > 1 and with_more_ns <= ROOM_LEFT * room
         self._calm_batches = self._calm_batches + 1 if is_calm else 0
         is_rare = every > 1 and every * step > LONGER_STEPS * rarest_ns
         if is_rare or self._calm_batches >= CALM_BATCHES:
-            self.record_every, self._calm_batches = every // 2, 0
+            self._record_every, self._calm_batches = every // 2, 0
         # Where recording takes less than standing aside, leaving steps out saves nothing.
         elif not is_calm and self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
-            self.record_every = min(every * 2, MAX_RECORD_EVERY)
+            self._record_every = min(every * 2, MAX_RECORD_EVERY)
 
     def _choose_report_every(self, base: float, published: float, budget: float) -> None:
         short, long = OFTEN_NS

@@ -398,7 +398,7 @@ class Publisher(threading.Thread):
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
             self._recorder.detail_every = self.budget.detail_every
-            self._recorder.record_every = self.budget.record_every
+            self._choose_recorded_steps(self.budget.record_every)
             self._recorder.loss_every = self.budget.loss_every
             self._recorder.marks_every = self.budget.marks_every
             allowed = SHARE * self.budget.budget_pct / 100.0
@@ -407,6 +407,13 @@ class Publisher(threading.Thread):
             if guard.muted:
                 self._stop_measuring()
         self._send_bye(sender)
+
+    def _choose_recorded_steps(self, every: int) -> None:
+        recorder = self._recorder
+        before, recorder.record_every = recorder.record_every, every
+        if every < before and not guard.muted:
+            # Soon, not only where the steps end that were to be left out: a rank may have become slow.
+            recorder.between_steps.append(lambda: None)
 
     def take_sending_due(self) -> bool:
         """Whether finished steps are to be taken whatever their turn. To be called once each time."""

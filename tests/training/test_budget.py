@@ -21,6 +21,7 @@ from ddptop.training.budget import (
     RAREST,
     TIGHT,
     UNSEEN,
+    WATCHED_STEPS,
     WRAPPER_NS,
     Budget,
 )
@@ -191,9 +192,37 @@ def test_steps_that_vary_do_not_change_how_many_are_left_out() -> None:
     training = Training(Budget(1.0))
     training.run(3_000, wall=31 * MS, plain=350_000, detail=700_000)
     assert training.budget.record_every == 2
-    for wall_ms in (33, 29, 35, 31) * 20:
+    for wall_ms in (32, 31) * 20:
         training.run(80, wall=wall_ms * MS, plain=350_000, detail=700_000)
         assert training.budget.record_every == 2
+
+
+def test_steps_that_have_become_longer_are_recorded_one_after_the_other() -> None:
+    training = Training(Budget(1.0))
+    costs = {"plain": 230_000, "detail": 500_000}
+    training.run(8_000, wall=11 * MS, **costs)  # type: ignore[arg-type]
+    assert training.budget.record_every == 4
+    training.run(22, wall=14 * MS, **costs)  # type: ignore[arg-type]
+    assert training.budget.record_every == 1, "one batch later"
+    n_recorded = 0
+    while training.budget.record_every == 1:
+        training.run(14, wall=14 * MS, **costs)  # type: ignore[arg-type]
+        n_recorded += 14
+    assert 56 <= n_recorded <= 100
+
+
+def test_what_longer_steps_take_to_record_is_saved_before() -> None:
+    """Steps that are longer now and then, as on a busy machine, do not take more than the budget."""
+    training = Training(Budget(1.0))
+    training.run(8_000, wall=11 * MS, plain=230_000, detail=500_000)
+    saved_us, watched = WATCHED_STEPS * 290.0, 0
+    for number in range(400):
+        wall = (14 if number % 12 < 2 else 11) * MS
+        training.run(17, wall=wall, plain=230_000, detail=500_000)
+        saved_us += 17 * (0.01 * training.budget.step_ns / 1e3 - training.budget.cost_us)
+        watched += training.budget.record_every == 1
+    assert watched > 20
+    assert saved_us >= 0
 
 
 def test_more_steps_are_left_out_at_once_and_fewer_only_after_some_time() -> None:
@@ -378,11 +407,12 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
             costs.setdefault((row[2], row[3] != "0"), []).append(int(row[1]))
     elapsed = costs["elapsed", True]
     assert max(elapsed) > 20 * median_or_zero(elapsed), "other processes ran within our code"
-    budget, batch, seen, at, now = Budget(1.0), [], [], 0, 0
+    budget, batch, seen, taken_pct, at, now = Budget(1.0), [], [], [], 0, 0
     for row in 4 * rows:
         if row[0] == "batch":
             budget.account_for(batch, spent_ns=1_000 * int(row[1]))
             seen.append(budget.every)
+            taken_pct.append(budget.cost_pct)
             batch = []
             continue
         detailed = at % budget.detail_every == 0
@@ -393,7 +423,8 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
         at, now = at + 1, now + wall
     assert max(seen) <= 16, "steps of 10 to 13 ms at a load of 15; the controller before went to 4096"
     assert sorted(seen)[len(seen) // 2] <= 8
-    assert budget.cost_pct <= 1.05, "where no step is left out"
+    taken_pct = taken_pct[len(taken_pct) // 2 :]
+    assert sum(taken_pct) / len(taken_pct) <= 1.0
 
 
 def test_a_device_that_waits_for_its_host_is_marked_more_rarely_where_the_phases_are_over_budget() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +134,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
         parser.add_argument(option, dest=argument.name, type=parse, default=default, required=required)
     parsed = vars(parser.parse_args(argv))
     command = read_command(parsed["run_dir"])
-    parsed["script"] = parsed["script"] or shlex.join(command[:1])
+    parsed["script"] = parsed["script"] or "".join(command[:1])
     return Arguments(**parsed, argv=command)
 
 

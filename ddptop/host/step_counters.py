@@ -56,13 +56,14 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
     """
     in_memory = is_in_memory(directory)
     with suppress(OSError):
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        file = open_regular(directory / step_counter_name(hello.session), flags)
+        flags, path = os.O_RDWR | os.O_CREAT | os.O_EXCL, directory / step_counter_name(hello.session)
+        file, data = open_regular(path, flags), _HEAD.pack(0, in_memory, False) + encode(hello)
         try:
             # Head and HELLO in one write: a process that is killed between two would leave a file that names
             # nobody.
-            os.write(file, _HEAD.pack(0, in_memory, False) + encode(hello))
-            if in_memory:
+            if not _write_all(file, data):
+                path.unlink()
+            elif in_memory:
                 # The mapping stays when the file is removed, and the file when the process is killed.
                 return os.dup(file)
         finally:
@@ -71,6 +72,13 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
     memory = os.memfd_create(step_counter_name(hello.session), os.MFD_CLOEXEC)
     os.ftruncate(memory, 8)
     return memory
+
+
+def _write_all(file: int, data: bytes) -> bool:
+    """False: the disk is full."""
+    with suppress(OSError):
+        return os.write(file, data) == len(data)
+    return False
 
 
 def is_in_memory(directory: Path) -> bool:

@@ -7,6 +7,7 @@ letters. What writes in a way of its own, and why, is in `tests/architecture/tes
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -81,7 +82,8 @@ def print_over(text: str) -> None:
 
 
 def _print_on_stderr(text: str) -> None:
-    """Print without a buffer. Raises OSError, and ValueError where stderr is closed.
+    """Print without a buffer. Raises OSError, and ValueError where stderr is closed. On a disk that is full,
+    where collectors and agents have their log, the text is dropped.
 
     A stream keeps what it could not write and tries again at the end of the process. Python then exits with
     code 120: a text of ours would change the exit code of a training whose stderr nobody reads any more.
@@ -96,7 +98,12 @@ def _print_on_stderr(text: str) -> None:
     unwritten = text.encode(stream.encoding, stream.errors or "backslashreplace")
     while unwritten:
         # The system may write only a part, as to a pipe that is nearly full.
-        unwritten = unwritten[os.write(descriptor, unwritten) :]
+        try:
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return
 
 
 def write_text(file: Path | TextIO, text: str) -> None:

@@ -43,7 +43,7 @@ def test_the_script_comes_from_a_private_file_without_secrets(tmp_path):
     words = ["--run-dir", str(tmp_path), *NEEDED[2:]]
     for arguments, argv in ((True, ("a b.py", "--token", "***")), (False, ("a b.py",))):
         write_command(tmp_path, ["a b.py", "--token", "s3cr3t"], arguments=arguments)
-        assert (parse_arguments(words).script, parse_arguments(words).argv) == ("'a b.py'", argv)
+        assert (parse_arguments(words).script, parse_arguments(words).argv) == ("a b.py", argv)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o644)

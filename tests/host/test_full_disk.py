@@ -16,8 +16,10 @@ import pytest
 from ddptop.agent.host_watch import HostWatch
 from ddptop.host.exits import RankProcess
 from ddptop.host.kernel_view import DISKS_NS, REPEAT_NS, FullDisks, folders_of, is_full
+from ddptop.host.step_counters import new_step_counter, note_step_count
 from ddptop.protocol.messages import Event
 from tests.agent.test_silent_rank import Gpus, Processes, Ranks
+from tests.made_up_run import hello
 from tests.processes import until
 
 
@@ -37,6 +39,25 @@ def fill(folder: Path) -> None:
     with (folder / "large").open("wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(b"x" * (1 << 20))
+
+
+def test_a_rank_counts_its_steps_in_memory_where_no_file_can_be_written(small_disk: Path) -> None:
+    fill(small_disk)
+    greeting = hello(0, 1)
+    counter = new_step_counter(small_disk, greeting)
+    try:
+        note_step_count(small_disk, greeting.session, 5)
+        assert [path.name for path in small_disk.iterdir()] == ["large"]
+        assert os.pwrite(counter, b"\x07", 0) == 1
+    finally:
+        os.close(counter)
+
+
+def test_a_text_for_a_full_disk_is_dropped(small_disk: Path) -> None:
+    fill(small_disk)
+    code = "import sys; from ddptop.protocol.outlets import print_text; print_text('x', file=sys.stderr)"
+    with (small_disk / "log").open("wb") as log:
+        assert subprocess.run([sys.executable, "-c", code], stderr=log).returncode == 0
 
 
 def test_a_disk_is_full_once_nothing_more_can_be_written(small_disk: Path) -> None:

@@ -125,6 +125,15 @@ HEAT_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.h
 MOST_ROWS, MOST_COLUMNS = 128, 256
 """A larger terminal gets larger folds: at 8 bytes per cell a map takes at most a quarter of a frame."""
 
+MOST_KEPT_CELLS = 1 << 17
+"""Ranks x steps that are kept for heat maps: 3.7 MB."""
+
+
+def count_map_steps(world: int, window_steps: int) -> int:
+    """How many steps are kept for heat maps: fewer for more than 512 ranks, but all those that the medians
+    are of."""
+    return max(window_steps, min(MOST_COLUMNS, MOST_KEPT_CELLS // max(1, world)))
+
 
 @dataclass(frozen=True, slots=True)
 class TimelineRequest:

@@ -16,6 +16,7 @@ from ddptop.frames.detail import (
     Reduce,
     Timeline,
     TimelineRequest,
+    count_map_steps,
     parse_request,
 )
 from ddptop.frames.frame import Clocks
@@ -140,7 +141,7 @@ def values(world: int, figure: str, steps: int, slow: int | None) -> Any:
 def heat(world: int, want: HeatRequest, slow: int | None = 1) -> Heat:
     """As the reducer makes it."""
     count = min(want.count or world, world - want.first)
-    steps = min(want.columns, 100)
+    steps = min(want.columns, count_map_steps(world, 100))
     cells = values(world, want.figure, steps, slow)[want.first : want.first + count]
     edges = folds(count, want.rows)
     value, rank = fold(cells, edges)

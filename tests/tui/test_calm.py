@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Frame
 from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line
 from tests.recording.replays import complete_frame, replay_to_steps
+from tests.truth import traces
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, live, replay, straggler
 from tests.tui.troubles import died, missing
 
 RECORDINGS = Path(__file__).parents[1] / "recording" / "frozen"
+TRACE = Path(__file__).parents[1] / "truth" / "data" / "healthy-load-0.trace"
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24), "67x19": (67, 19)}
 MOST_CHANGED = 0.12
 """Share of the cells of a picture."""
@@ -33,10 +36,36 @@ def healthy() -> list[Frame]:
 
 
 def _healthy_frames() -> Iterator[Frame]:
-    for _, player, past in replay_to_steps(RECORDINGS / "two_hosts.ddptop", HEALTHY_STEPS):
-        frame = complete_frame(player, past)
+    for frame in _live_frames(HEALTHY_STEPS):
         assert verdict(frame).kind == "even"
+        yield frame
+
+
+def _live_frames(steps: Sequence[int], **requested: str) -> Iterator[Frame]:
+    for _, player, past in replay_to_steps(RECORDINGS / "two_hosts.ddptop", steps):
+        frame = complete_frame(player, past, **requested)
         yield replace(frame, playback=None, source="live", run=replace(frame.run, state="live"))
+
+
+MAP = "heat excess 128 256"
+"""A request for a map that is large enough for every size."""
+
+YOUNG_STEPS = range(1, 60, 2)
+
+FRAME_NS = 250_000_000
+
+
+@pytest.fixture(scope="module")
+def with_map() -> Mapping[str, list[Frame]]:
+    """Frames with the map of ranks x steps: of the young run, and of a real one of 70 steps a second from its
+    20th step on."""
+    _, _, messages = traces.read(TRACE)
+    reducer, real = Reducer(), []
+    for frame_index, batch in itertools.groupby(messages, key=lambda message: message.t_ns // FRAME_NS):
+        for message in batch:
+            reducer.feed(message)
+        real.append(reducer.frame((frame_index + 1) * FRAME_NS, want=MAP))
+    return {"young": list(_live_frames(YOUNG_STEPS, want=MAP)), "real": real[1:]}
 
 
 def pictures(frames: list[Frame], size: tuple[int, int], *keys: str) -> Iterator[list[str]]:
@@ -52,14 +81,30 @@ def pictures(frames: list[Frame], size: tuple[int, int], *keys: str) -> Iterator
 @pytest.mark.parametrize("size", SIZES)
 def test_few_cells_change_while_a_run_is_well(healthy: list[Frame], size: str, keys: str) -> None:
     columns, rows = SIZES[size]
-    seen = list(pictures(healthy, SIZES[size], keys))
-    for before, after in itertools.pairwise(seen):
-        changed = sum(
+    assert max(count_changes(healthy, SIZES[size], keys)) <= MOST_CHANGED * columns * rows
+
+
+def count_changes(frames: list[Frame], size: tuple[int, int], *keys: str) -> list[int]:
+    """How many cells change from each frame to the next."""
+    return [
+        sum(
             old != new
             for one, other in zip(before, after, strict=True)
             for old, new in zip(one, other, strict=True)
         )
-        assert changed <= MOST_CHANGED * columns * rows, changed
+        for before, after in itertools.pairwise(pictures(frames, size, *keys))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run", "size"), [*(("young", size) for size in SIZES), ("real", "80x24"), ("real", "160x50")]
+)
+def test_in_no_frame_many_cells_of_the_heat_map_change(
+    with_map: Mapping[str, list[Frame]], run: str, size: str
+) -> None:
+    columns, rows = SIZES[size]
+    changes = count_changes(with_map[run], SIZES[size], "4")
+    assert 0 < max(changes) <= MOST_CHANGED * columns * rows
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.frames.detail import HEAT_FIGURES
+from ddptop.frames.detail import HEAT_FIGURES, HeatRequest
 from ddptop.frames.frame import GpuFacts
-from ddptop.tui.views.heat_figures import Shades
+from ddptop.tui.views.heat_columns import arrange_columns, choose_steps_per_column, fold_steps
+from ddptop.tui.views.heat_shades import Shades
 from ddptop.tui.views.heat_state import HeatState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage
@@ -57,15 +58,58 @@ def test_where_clocks_cannot_tell_lateness_is_unknown_and_says_so() -> None:
     assert "clocks too inexact" in text
 
 
-def test_missing_steps_are_marked_on_the_axis() -> None:
-    frame = straggler()
-    place = place_at("heat", heat=HeatState(figure="data"))
-    page(frame, place, (80, 24))
-    heat = fake_views.with_wanted(frame, place.heat.request()).heat
-    assert heat is not None
-    steps = (*range(100, 120), *range(150, 150 + len(heat.steps) - 20))
-    axis = page(replace(frame, heat=replace(heat, steps=steps)), place, (80, 24)).splitlines()[2]
-    assert axis.count("!") == 1 and axis.index("!") == 8 + 20
+def test_missing_steps_are_left_out_and_marked_on_the_axis() -> None:
+    frame = fake_views.with_wanted(straggler(), "heat data 16 40")
+    assert frame.heat is not None
+    frame = replace(frame, heat=replace(frame.heat, steps=(*range(114, 134), *range(140, 160))))
+    place = place_at("heat", heat=HeatState(figure="data", steps_per_column=2))
+    _, title, axis, row, *_ = page(frame, place, (80, 24)).splitlines()
+    assert "last 40 steps  2 a column" in title
+    assert axis.index("114") == 8 and axis.index("!") == 8 + 13 and axis.index("159▾") == 8 + 19
+    assert row[8:31] == "·" * 10 + "   " + "·" * 8 + "[·"
+
+
+def test_a_step_keeps_its_column_and_the_columns_that_are_drawn_are_counted() -> None:
+    """The columns are filled again from the left; the one after the newest is empty."""
+    seen: dict[int, int] = {}
+    for newest in range(200):
+        columns = arrange_columns(range(newest + 1), n_columns=20, steps_per_column=3)
+        of_step = dict(zip((first for first, _ in columns.steps), columns.places, strict=True))
+        assert all(seen.setdefault(step, place) == place for step, place in of_step.items())
+        assert len(set(columns.places)) == len(columns.places) == min(newest // 3 + 1, 19)
+        assert columns.steps[-1][1] == newest and (columns.places[-1] + 1) % 20 not in columns.places
+        assert columns.edges[-1] - columns.edges[0] == 1 + newest - columns.steps[0][0]
+    restarted = arrange_columns((*range(50, 90), *range(10, 14)), n_columns=20, steps_per_column=1)
+    assert restarted.places == (10, 11, 12, 13), "earlier steps are another restart's"
+
+
+def test_a_cell_of_several_steps_shows_the_worst_of_them_and_whose_it_is() -> None:
+    heat = fake_views.heat(2, HeatRequest("data", 1, 6), slow=None)
+    value, rank = np.array([1.0, NAN, 3.0, 2.0, NAN, NAN]), np.array([0.0, NAN, 1.0, 0.0, NAN, NAN])
+    heat = replace(heat, steps=tuple(range(6)), rows=(0, 2), value=value, rank=rank)
+    columns = arrange_columns(heat.steps, n_columns=9, steps_per_column=2)
+    for least, worst in ((False, 3.0), (True, 2.0)):
+        values, ranks = fold_steps(heat, columns, 1, worst_is_least=least)
+        np.testing.assert_array_equal(values, [[1.0, worst, NAN]])
+        np.testing.assert_array_equal(ranks, [[0.0, 0.0 if least else 1.0, NAN]])
+
+
+def test_a_fast_run_has_several_steps_in_a_column_and_small_changes_of_its_speed_keep_them() -> None:
+    assert choose_steps_per_column(57, 256, 1_000.0, before=0) == 1
+    assert choose_steps_per_column(57, 256, 14.0, before=1) == 4, "as many as are kept"
+    assert choose_steps_per_column(57, 100, 14.0, before=4) == 1, "fewer are kept for many ranks"
+    assert choose_steps_per_column(57, 256, 80.0, before=4) == 4
+    assert choose_steps_per_column(57, 256, 0.0, before=0) == 1, "no step is known"
+
+
+def test_shades_stay_while_the_values_are_about_as_large() -> None:
+    first, wider, far = (
+        Shades((low + width, low + 2 * width, low + 3 * width, low + 4 * width))
+        for low, width in ((10.0, 2.0), (10.5, 5.0), (14.0, 2.0))
+    )
+    assert wider.settle(first) is first and far.settle(first) is far
+    unknown = Shades((NAN, NAN, NAN, NAN))
+    assert unknown.settle(first) is unknown and first.settle(unknown) is first
 
 
 def test_an_unknown_value_has_no_shade_and_an_even_map_is_calm() -> None:
@@ -129,12 +173,21 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
     place = place_at("heat")
     page(straggler(), place, (80, 24))
     state = place.heat
+    grid = state.grid
+    assert grid is not None
     state.move(0, -1)
-    assert state.column == state.grid.columns - 2  # type: ignore[union-attr]  # painted
+    assert state.column == grid.order[-2]
     state.move(0, 1)
     assert state.column == -1
-    assert state.click(state.grid.left, state.grid.top + 4) and state.column == 0  # type: ignore[union-attr]
+    state.move(0, -1_000)
+    assert state.column == grid.order[0], "the oldest step"
+    assert state.click(grid.left, grid.top + 4) and state.column == 0
     assert state.row == 1  # rows are three lines tall here
+    empty = ({*range(grid.columns)} - {*grid.order}).pop()
+    assert not state.click(grid.left + empty, grid.top)
+    state.column = empty
+    state.settle()
+    assert state.column == -1, "its step was replaced"
 
 
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:

@@ -118,12 +118,12 @@ def test_beside_the_heat_map_is_its_cell_in_words_and_how_the_values_are_distrib
     grid = person.place.heat.grid
     assert grid is not None
     unknown = int(re.findall(r"not known +(\d+)", text)[0])
-    assert len(counts) == 5 and sum(counts) + unknown == grid.rows * grid.columns
-    assert counts[-1] == grid.columns, "rank 1 is slow in every step"
+    assert len(counts) == 5 and sum(counts) + unknown == grid.rows * len(grid.order)
+    assert counts[-1] == len(grid.order), "rank 1 is slow in every step"
     assert re.search(r"wait ms +0\.0 +20\.3", text), "its other metrics beside the median"
     rules = titles(person)
     text = person.press("left", "up")
-    assert "rank 0 in step 12,479" in text and titles(person) == rules
+    assert "rank 0 in steps 12,478 to 12,479" in text and titles(person) == rules
     assert "not known" not in "\n".join(text.splitlines()[-4:]), "the distribution is the legend"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clock_check import contradiction_phrase, usual_pair
+from ddptop.frames.detail import count_map_steps
 from ddptop.frames.numbers import fixed
 from ddptop.frames.rings import Ring
 from ddptop.frames.statistics import mean, median
@@ -55,10 +56,6 @@ BATCH_CELLS = 2**19
 ROW_INTEGERS = 24
 """Integers in a row without bucket detail."""
 
-MAP_STEPS, MAP_CELLS = 256, 1 << 17
-"""Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),
-which 512 ranks reach (3.7 MB). Only heat maps use steps before the window."""
-
 
 class StepWindow:
     """Wall time, phases and own times of the last complete steps of every rank, without shadow blocks.
@@ -70,7 +67,7 @@ class StepWindow:
     """
 
     def __init__(self, world: int, size: int) -> None:
-        self._shown = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
+        self._shown = count_map_steps(world, size)
         at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
         kept = self._shown + (at_once if self._shown >= OWN_STEPS else 0)
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)

@@ -34,7 +34,8 @@ from ddptop.tui.views.curve import (
     draw_look,
     without_dash,
 )
-from ddptop.tui.views.heat_figures import Shades, digits, least_range
+from ddptop.tui.views.heat_figures import least_range
+from ddptop.tui.views.heat_shades import Shades, digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,11 +5,12 @@ Hosts are listed below each other, in several blocks beside each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from ddptop.frames.columns import folds
+from ddptop.frames.detail import MOST_COLUMNS, count_map_steps
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
@@ -22,13 +23,22 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
-from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
+from ddptop.tui.views.heat_columns import (
+    arrange_columns,
+    choose_steps_per_column,
+    find_usual_distance,
+    fold_steps,
+)
+from ddptop.tui.views.heat_figures import under_cursor
 from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, width_of_panels
+from ddptop.tui.views.heat_shades import Shades, digits
 from ddptop.tui.views.heat_state import NOW_FIGURES, Grid
 from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
 from ddptop.tui.views.panels import Panel, PanelColumn, draw_band, has_panels
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ddptop.frames.columns import Column
@@ -36,8 +46,10 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
-    from ddptop.tui.views.heat_panels import MapCells, draw_heat_panels, width_of_panels
-from ddptop.tui.views.heat_state import HeatState
+    from ddptop.tui.views.heat_columns import StepColumns
+    from ddptop.tui.views.heat_state import HeatState
+
+_Cell = TypeVar("_Cell")
 
 CELL, GAP = 2, 2
 """Terminal cells of a cell of the map, and between two blocks."""
@@ -52,9 +64,14 @@ FOLDED = 3
 """Cells for the number of further hosts that a row stands for."""
 
 
+HOSTS_NOW = ("hosts x local ranks, now",)
+
+
 class DrawnMap(NamedTuple):
     """The parts of the page that both shapes of the map have."""
 
+    what: tuple[str, ...]
+    """Rows and columns in words."""
     shades: Shades
     body: list[Line]
     under: Line
@@ -75,14 +92,15 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, la
     least = heat_figures.least_range(state.figure, usual, scene.frame)
     if not len(names):
         state.grid = None
-        return DrawnMap(Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim"))
+        shades = Shades.of(values, usual, least)
+        return DrawnMap(HOSTS_NOW, shades, [], Line("  no rank has reported yet", "dim"))
     label = min(LONGEST_NAME, max(map(text_width, names)) + (FOLDED if len(names) > room else 0)) + 1
     cell, tall = _enlarge_cells(table.shape, label, width, room) if large else (CELL, 1)
     block = label + table.shape[1] * cell + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
     value, rank = fold_cells(values, table, edges, small_is_bad)
-    shades = Shades.of(value, usual, least, down=small_is_bad)
+    shades = _settle_shades(state, Shades.of(value, usual, least, down=small_is_bad), value.size)
     offset = state.first if state.count else 0
     rows, columns = value.shape
     state.grid = Grid(
@@ -103,7 +121,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, la
     ranks = np.array([-1 if who is None else who for who in state.grid.worst]).reshape(value.shape)
     folded = int(edges[state.row + 1] - edges[state.row])
     cells = MapCells(state.figure, shades, value, ranks, state.row, max(0, state.column), folded=folded)
-    return DrawnMap(shades, lines, _draw_under_of_hosts(scene, state, host_map, width), cells)
+    return DrawnMap(HOSTS_NOW, shades, lines, _draw_under_of_hosts(scene, state, host_map, width), cells)
 
 
 def _enlarge_cells(shape: tuple[int, ...], label: int, width: int, room: int) -> tuple[int, int]:
@@ -199,14 +217,10 @@ TALLEST = 10
 
 def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, height: int) -> list[Line]:
     """Title, map, the cell under the cursor, and the legend at the foot."""
-    shades, body, under, cells = drawn
+    _, shades, body, under, cells = drawn
     shown = scene.frame.heat
     figure = state.figure if state.hosts or shown is None else shown.figure
-    what = "hosts x local ranks, now"
-    if not state.hosts and shown is not None:
-        timed = "timed step" if heat_figures.METRICS[figure].is_timed else "step"
-        what = f"ranks x last {counted(len(shown.steps), timed)}"
-    head = _draw_head(scene, state, figure, what, width)
+    head = _draw_head(scene, state, figure, drawn.what, width)
     if cells is not None and has_panels(width, height):
         beside = width_of_panels(width)
         columns = [
@@ -223,9 +237,15 @@ def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, hei
     return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
-def _draw_head(scene: Scene, state: HeatState, figure: str, what: str, width: int) -> Line:
-    if not scene.ascii_only:
-        what = what.replace(" x ", " × ")
+def _describe_steps(heat: Heat, shown: StepMap, state: HeatState) -> tuple[str, ...]:
+    """`ranks x 57 steps`, `4 a column`: as many as are drawn; newest and oldest stand on the axis."""
+    timed = "timed step" if heat_figures.METRICS[heat.figure].is_timed else "step"
+    n_steps = int(shown.columns.edges[-1] - shown.columns.edges[0])
+    a_column = f"{state.steps_per_column} a column" if state.steps_per_column > 1 else ""
+    return f"ranks x last {counted(n_steps, timed)}", a_column
+
+
+def _draw_head(scene: Scene, state: HeatState, figure: str, what: tuple[str, ...], width: int) -> Line:
     part = (
         f"ranks {state.first:,}-{state.first + state.count - 1:,}" if state.count and not state.hosts else ""
     )
@@ -235,7 +255,7 @@ def _draw_head(scene: Scene, state: HeatState, figure: str, what: str, width: in
     return join_parts(
         [
             Line(heat_figures.title(figure, scene.frame), "strong"),
-            Line(what, "dim"),
+            *(Line(words if scene.ascii_only else words.replace(" x ", " × "), "dim") for words in what),
             Line(part, "accent"),
             Line(asked, "warn"),
             Line("clocks too inexact", "warn") if unknown else Line(),
@@ -245,9 +265,25 @@ def _draw_head(scene: Scene, state: HeatState, figure: str, what: str, width: in
     )
 
 
-def _make_shades(scene: Scene, heat: Heat) -> Shades:
+def _make_shades(scene: Scene, state: HeatState, heat: Heat) -> Shades:
     least = heat_figures.least_range(heat.figure, heat.middle, scene.frame)
-    return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].small_is_bad)
+    small_is_bad = heat_figures.METRICS[heat.figure].small_is_bad
+    return _settle_shades(
+        state, Shades.of(heat.value, heat.middle, least, down=small_is_bad), heat.value.size
+    )
+
+
+MANY_VALUES = 64
+"""Values from which their range is kept: that of fewer tells little about the values to come."""
+
+
+def _settle_shades(state: HeatState, shades: Shades, n_values: int) -> Shades:
+    """These shades, or those of the last picture of the same figure and ranks while they are near to them."""
+    of = (state.hosts, state.figure, *state.inside)
+    if state.shades is not None and state.shades[0] == of:
+        shades = shades.settle(state.shades[1])
+    state.shades = (of, shades) if n_values >= MANY_VALUES else None
+    return shades
 
 
 class MapRoom(NamedTuple):
@@ -262,47 +298,70 @@ class MapRoom(NamedTuple):
     has_axis: bool
 
 
-def _draw_steps(scene: Scene, state: HeatState, heat: Heat, shades: Shades, room: MapRoom) -> list[Line]:
-    columns, rows = min(len(heat.steps), state.width), min(len(heat.rows) - 1, room.rows)
-    # A frame may still have a map for a wider screen, until the next one comes.
-    cut = len(heat.steps) - columns
-    value = heat.value.reshape(-1, len(heat.steps))[:rows, cut:]
-    rank = heat.rank.reshape(-1, len(heat.steps))[:rows, cut:]
+class StepMap(NamedTuple):
+    """The cells of a map of ranks x steps, in the order of the steps."""
+
+    columns: StepColumns
+    value: Column
+    """(rows, columns) the worst of the ranks and steps of each cell; NaN: not known."""
+    rank: Column
+    """(rows, columns) whose value that is; NaN: not known."""
+
+    @classmethod
+    def fold(cls, state: HeatState, heat: Heat, n_rows: int) -> StepMap:
+        """`n_rows`: lines that there is room for."""
+        # A frame may still have a map for a taller screen, until the next one comes.
+        rows = min(len(heat.rows) - 1, n_rows)
+        columns = arrange_columns(heat.steps, state.width, state.steps_per_column)
+        small_is_bad = heat_figures.METRICS[heat.figure].small_is_bad
+        return cls(columns, *fold_steps(heat, columns, rows, worst_is_least=small_is_bad))
+
+    def place(self, cells: Sequence[_Cell], n_columns: int) -> list[_Cell | None]:
+        """The cells of a row as they are on a map of so many columns; None: there is no step."""
+        row: list[_Cell | None] = [None] * n_columns
+        for place, cell in zip(self.columns.places, cells, strict=True):
+            row[place] = cell
+        return row
+
+
+def _draw_steps(
+    scene: Scene, state: HeatState, heat: Heat, shown: StepMap, shades: Shades, room: MapRoom
+) -> list[Line]:
+    rows, n_columns = len(shown.value), state.width
     folds = tuple((heat.rows[i], heat.rows[i + 1]) for i in range(rows))
     grid = Grid(
         top=2 if room.has_axis else 1,
         left=room.label + 3,
         rows=rows,
-        columns=columns,
-        cell=2 if 2 * columns <= state.width else 1,
+        columns=n_columns,
+        cell=1,
         tall=max(1, min(room.tallest, room.rows // max(1, rows))),
         folds=folds,
         worst=tuple(
-            first if np.isnan(who) else int(who)
-            for (first, _), row_ranks in zip(folds, rank.tolist(), strict=True)
-            for who in row_ranks
+            rank
+            for (first, _), row_ranks in zip(folds, shown.rank.tolist(), strict=True)
+            for rank in shown.place([first if np.isnan(who) else int(who) for who in row_ranks], n_columns)
         ),
+        order=shown.columns.places,
     )
     state.grid = grid
     if state.sought is not None:
         sought, state.sought = state.sought, None
         state.row = next((i for i, (first, stop) in enumerate(folds) if first <= sought < stop), state.row)
     state.settle()
-    chosen = state.column if state.column >= 0 else columns - 1
-    lines = [_draw_axis(heat.steps[cut:], chosen, room.label, grid.cell)] if room.has_axis else []
+    chosen = state.column if state.column >= 0 else grid.newest
+    lines = [_draw_axis(shown.columns, chosen, room.label, n_columns)] if room.has_axis else []
     if room.has_axis and room.side:
-        lines[0].pad(room.label + 4 + columns * grid.cell).add("  worst", "dim")
-    for row, levels in enumerate(shades.levels(value).tolist()):
+        lines[0].pad(room.label + 4 + n_columns).add("  worst", "dim")
+    for row, levels in enumerate(shades.levels(shown.value).tolist()):
         has_cursor = row == state.row
-        cells_of_row = shades.cells(levels, grid.cell, chosen if has_cursor else None, scene.ascii_only)
-        row_lines = [
-            Line(" " * (room.label + 2)).extend(cells_of_row)
-            if index
-            else _draw_row_label(scene, folds[row], room.label, has_cursor).extend(cells_of_row)
-            for index in range(grid.tall)
-        ]
+        cells_of_row = shown.place(levels, n_columns)
+        row_lines = [_draw_row_label(scene, folds[row], room.label, has_cursor)]
+        row_lines[0].extend(shades.cells(cells_of_row, 1, chosen if has_cursor else None, scene.ascii_only))
+        below = Line(" " * (room.label + 2)).extend(shades.cells(cells_of_row, 1, None, scene.ascii_only))
+        row_lines += [Line().extend(below) for _ in range(grid.tall - 1)]
         if room.side:
-            worst = _describe_worst(scene, value[row], rank[row], shades, room.side)
+            worst = _describe_worst(scene, shown.value[row], shown.rank[row], shades, room.side)
             row_lines[0].add(worst, "strong" if has_cursor else "dim")
         lines += row_lines
     return lines
@@ -317,23 +376,22 @@ def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor
     return line.add(*scene.sign(first, stop))
 
 
-def _draw_axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
-    """First and last step, where the cursor is, and where steps are missing."""
-    width, cursor = len(steps) * cell, chosen * cell
-    first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
-    line = Line(" " * (label + 3))
-    text = list((first if cursor > len(first) or cursor == width - cell else "").ljust(width)[:width])
-    end = width - cell if cursor == width - cell else width
-    if len(first) + len(last) + 2 <= end and not end - len(last) - 1 <= cursor < end:
-        text[end - len(last) : end] = last
-    gaps = np.diff(np.array(steps))
-    usual = median(gaps) if len(gaps) else 1
-    for gap in (np.flatnonzero(gaps > usual) + 1).tolist():
-        text[gap * cell] = MISSING if text[gap * cell] == " " else text[gap * cell]
-    text[cursor] = "▾"
-    for sign in text:
-        line.add(sign, {"▾": "accent", MISSING: "warn"}.get(sign, "faint"))  # type: ignore[arg-type]  # roles
-    return line
+def _draw_axis(columns: StepColumns, chosen: int, label: int, n_columns: int) -> Line:
+    """Where the cursor is, the newest step left or right of its column, the step of the leftmost column, and
+    where steps are missing."""
+    signs: list[Piece] = [(" ", "faint")] * n_columns
+    for place in columns.after_hole:
+        signs[place] = MISSING, "warn"
+    signs[chosen] = "▾", "accent"
+    newest, leftmost = columns.places[-1], min(columns.places)
+    words = [f"{columns.steps[-1][1]:,}", f"{columns.steps[columns.places.index(leftmost)][0]:,}"]
+    for word, begins in zip(words, ((newest - len(words[0]), newest + 1), (leftmost,)), strict=True):
+        for begin in begins:
+            around = signs[max(0, begin - 1) : begin + len(word) + 1]
+            if 0 <= begin <= n_columns - len(word) and all(sign in " ▾" for sign, _ in around):
+                signs[begin : begin + len(word)] = [(sign, "faint") for sign in word]
+                break
+    return Line(" " * (label + 3)).extend(join_cells(signs))
 
 
 def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
@@ -351,33 +409,47 @@ def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades,
     return fit_text(f"{text} {scene.clean(hosts[rank])}", width)
 
 
-def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
+def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, shown: StepMap, width: int) -> Line:
     """What the cell under the cursor stands for."""
     grid, cell = state.grid, state.cell()
     if grid is None or cell is None:
         return Line()
-    row, column = divmod(cell, grid.columns)
-    column += len(heat.steps) - grid.columns
-    value = float(heat.value[row * len(heat.steps) + column])
+    row, place = divmod(cell, grid.columns)
+    index = shown.columns.places.index(place)
     first, stop = grid.folds[row]
     rank = grid.worst[cell]
-    rank, step = first if rank is None else rank, heat.steps[column]
-    return under_cursor(scene, width, heat.figure, rank, value, stop - first, "", step=step)
+    return under_cursor(
+        scene,
+        width,
+        heat.figure,
+        first if rank is None else rank,
+        float(shown.value[row, index]),
+        stop - first,
+        "",
+        steps=shown.columns.steps[index],
+    )
 
 
-def _find_cells(state: HeatState, heat: Heat, shades: Shades) -> MapCells | None:
+def _find_cells(state: HeatState, heat: Heat, shown: StepMap, shades: Shades) -> MapCells | None:
     """The cells of the map of ranks x steps and the place of the cursor; None: there is none."""
     grid, cell = state.grid, state.cell()
     if grid is None or cell is None:
         return None
-    row, column = divmod(cell, grid.columns)
-    shape = (grid.rows, grid.columns)
-    value = heat.value.reshape(-1, len(heat.steps))[: grid.rows, len(heat.steps) - grid.columns :]
-    ranks = np.array([-1 if who is None else who for who in grid.worst]).reshape(shape)
-    first, stop = grid.folds[row]
-    has_folds = any(end - begin > 1 for begin, end in grid.folds)
-    steps = heat.steps[-grid.columns :]
-    return MapCells(heat.figure, shades, value, ranks, row, column, steps, stop - first, has_folds)
+    row, place = divmod(cell, grid.columns)
+    folds = np.array(grid.folds)
+    sizes = folds[:, 1] - folds[:, 0]
+    ranks = np.where(np.isnan(shown.rank), folds[:, :1], shown.rank)
+    return MapCells(
+        heat.figure,
+        shades,
+        shown.value,
+        ranks,
+        row,
+        shown.columns.places.index(place),
+        shown.columns.steps,
+        int(sizes[row]),
+        bool((sizes > 1).any()),
+    )
 
 
 class HeatFigures(PageFigures):
@@ -443,8 +515,15 @@ class HeatView(View):
             return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
         label = max(5, 2 * len(str(max(0, world - 1))) + 1)
         side = 0 if width < 60 else WORST if width < 110 or beside else WORST_AND_HOST
-        state.height, state.width = room, max(1, left - label - 4 - side)
-        heat = scene.frame.heat
+        state.height, state.width = room, min(max(1, left - label - 4 - side), MOST_COLUMNS)
+        group, heat = scene.frame.group, scene.frame.heat
+        distance = 1 if heat is None else find_usual_distance(heat.steps)
+        state.steps_per_column = choose_steps_per_column(
+            state.width,
+            count_map_steps(world, group.window_steps),
+            distance * (group.step_ms_p50 or 0.0),
+            state.steps_per_column,
+        )
         if heat is None or not heat.steps:
             state.grid = None
             text = "The map was requested; it comes with the next frame."
@@ -452,17 +531,18 @@ class HeatView(View):
                 text = "The frozen frame has no map; press space to continue with the newest one."
             if scene.frame.group.step is None or (heat is not None and not heat.steps):
                 text = "No step is complete yet."
-            head = _draw_head(scene, state, state.figure, "", width)
+            head = _draw_head(scene, state, state.figure, (), width)
             lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))][
                 :height
             ]
             return Page(lines, PageLayout(heat=state))
-        shades = _make_shades(scene, heat)
+        shades, shown = _make_shades(scene, state, heat), StepMap.fold(state, heat, room)
         tallest = room if beside else TALLEST
         room_of_map = MapRoom(label, side, room, tallest, has_axis=height >= MIN_FOR_AXIS)
-        body = _draw_steps(scene, state, heat, shades, room_of_map)
-        cells = _find_cells(state, heat, shades)
-        drawn = DrawnMap(shades, body, _draw_under_cursor(scene, state, heat, width), cells)
+        body = _draw_steps(scene, state, heat, shown, shades, room_of_map)
+        cells = _find_cells(state, heat, shown, shades)
+        under = _draw_under_cursor(scene, state, heat, shown, width)
+        drawn = DrawnMap(_describe_steps(heat, shown, state), shades, body, under, cells)
         return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
 
     def requested_detail(self, place: Place) -> str:

@@ -1,29 +1,19 @@
-"""The metrics of the heat map: their units, where a frame has them, and the five shades they are drawn in.
-
-Shades are distinguished by glyph alone, and from dark to light in colour."""
+"""The metrics of the heat map: their units, and where a frame has them."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import values_of_ranks
-from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
-from ddptop.frames.statistics import interpolated_quantile, median
-from ddptop.render.line import Line, combine_roles, join_parts
+from ddptop.frames.numbers import RATIO, count, fixed, known, loss
+from ddptop.render.line import Line, join_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
-    from ddptop.render.line import Piece, Role
     from ddptop.tui.scene import Scene
 
 
@@ -59,6 +49,11 @@ def of_ranks(figure: str, frame: Frame) -> Column:
     return np.asarray(values / METRICS[figure].scale, np.float64)
 
 
+def name_steps(first: int, last: int) -> str:
+    """`step 12`, `steps 12 to 15`."""
+    return f"step {count(first)}" if first == last else f"steps {count(first)} to {count(last)}"
+
+
 def under_cursor(
     scene: Scene,
     width: int,
@@ -67,7 +62,7 @@ def under_cursor(
     value: float,
     fold: int,
     what: str,
-    step: int | None = None,
+    steps: tuple[int, int] | None = None,
 ) -> Line:
     """Whose value it is, where that rank is, and of how many (`what` they are) it is the worst."""
     ranks = scene.frame.ranks
@@ -81,97 +76,9 @@ def under_cursor(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
             Line(f"{FIGURES[figure].called} ", "dim").add(text, "strong"),
-            Line("step ", "dim").add(count(step)) if step is not None else Line(),
+            Line(name_steps(*steps), "dim") if steps is not None else Line(),
             Line(where, "dim"),
             Line(hint, "faint"),
         ],
         width,
     )
-
-
-GLYPHS, PLAIN = "·░▒▓█", ".:+*#"
-ROLES: tuple[Role, ...] = ("heat0", "heat1", "heat2", "heat3", "warn")
-"""Of a shade. The lowest is little more than the ground: usual values are not emphasized."""
-
-UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
-"""Where nothing is known; never a shade."""
-
-RARE = 0.99
-"""Percentile of the cells that the loudest shade begins near: one outlier must not hide all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shades:
-    """Four edges between five shades. `down`: small values are the bad ones."""
-
-    edges: tuple[float, float, float, float]
-    down: bool = False
-
-    @classmethod
-    def of(cls, values: Column, usual: float | None, least: float, *, down: bool = False) -> Shades:
-        """From the usual value to the largest that is not rare; `least`: a range that does not matter."""
-        known = values[np.isfinite(values)]
-        sign = -1.0 if down else 1.0
-        ranked = known * sign
-        low = float(median(ranked)) if usual is None and len(ranked) else sign * (usual or 0.0)
-        high = interpolated_quantile(ranked, RARE) if len(ranked) else low
-        if high - low <= least and len(ranked):
-            high = float(
-                ranked[np.isfinite(ranked)].max()
-            )  # all others are usual: the rare one sets the range
-        step = max(high - low, least) / 5
-        first, second, third, fourth = (sign * (low + step * i) for i in range(1, 5))
-        return cls((first, second, third, fourth), down)
-
-    def levels(self, values: Column) -> Column:
-        """0 to 4; -1 where a value is not known."""
-        sign = -1.0 if self.down else 1.0
-        found = np.searchsorted(np.array(self.edges) * sign, values * sign, side="left")
-        return np.where(np.isnan(values), -1, found)
-
-    def sign(self, level: int, ascii_only: bool) -> tuple[str, Role]:
-        """Glyph and role of a level."""
-        if level < 0:
-            return UNSEEN_PLAIN if ascii_only else UNSEEN, "faint"
-        role = self.role(level)
-        return (PLAIN if ascii_only else GLYPHS)[level], combine_roles(role, role)
-
-    def role(self, level: int) -> Role:
-        """The colour of a level."""
-        return "faint" if level < 0 else ROLES[level]
-
-    def cells(self, levels: list[int | None], cell: int, chosen: int | None, ascii_only: bool) -> Line:
-        """A row of the map with its edges, `cell` terminal cells a value (None: there is no rank). `chosen`
-        stands in brackets, in its own shade."""
-        edge: Piece = ("│", "rule")
-        blank: Piece = (" ", "text")
-        pieces = [edge]
-        for level in levels:
-            pieces += [blank if level is None else self.sign(level, ascii_only)] * cell
-        pieces.append(edge)
-        if chosen is not None:
-            pieces[chosen * cell] = "[", "accent"
-            pieces[(chosen + 1) * cell + 1] = "]", "accent"
-        line = Line()
-        for role, run in groupby(pieces, key=itemgetter(1)):
-            line.add("".join(glyph for glyph, _ in run), role)
-        return line
-
-    def legend(self, words: Callable[[float], str], unit: str, ascii_only: bool) -> list[Line]:
-        """Parts with the meaning of every shade."""
-        to, beyond = (">=", "<") if self.down else ("<=", ">")
-        if not ascii_only:
-            to = "≥" if self.down else "≤"
-        parts = []
-        for level in range(5):
-            glyph, role = self.sign(level, ascii_only)
-            edge = f"{to}{words(self.edges[level])}" if level < 4 else f"{beyond}{words(self.edges[3])}"
-            parts.append(Line(glyph * 2, role).add(f" {edge}", "dim"))
-        parts[-1].add(f" {unit}" if unit else "", "dim")
-        return [*parts, Line(*self.sign(-1, ascii_only)).add(" not known", "dim")]
-
-
-def digits(shades: Shades) -> int:
-    """Decimals that distinguish the edges."""
-    step = abs(shades.edges[1] - shades.edges[0])
-    return min(4, -math.floor(math.log10(step))) if 0 < step < 1 else 0  # a loss may be infinite

@@ -14,6 +14,8 @@ from ddptop.render.line import Line, combine_roles, join_parts
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.curve import Curve, Happened, draw_chart
+from ddptop.tui.views.heat_figures import name_steps
+from ddptop.tui.views.heat_shades import digits
 from ddptop.tui.views.heat_state import NOW_FIGURES
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.tui.scene import Scene
-    from ddptop.tui.views.heat_figures import Shades
+    from ddptop.tui.views.heat_shades import Shades
 
 WIDTH_PART, LEAST_WIDTH = 0.3, 44
 """Of the width of the page that the panels have; and cells that they have at least."""
@@ -48,8 +50,8 @@ class MapCells(NamedTuple):
     """(rows, columns) whose value that is; less than 0: there is no rank."""
     row: int
     column: int
-    steps: Sequence[int] = ()
-    """Of the columns; empty: they are local ranks, and the rows hosts."""
+    steps: Sequence[tuple[int, int]] = ()
+    """Of each column its first and last step; empty: they are local ranks, and the rows hosts."""
     folded: int = 1
     """How many ranks the cell under the cursor stands for, or hosts."""
     has_folds: bool = False
@@ -92,7 +94,7 @@ def _draw_steps(scene: Scene, cells: MapCells, width: int, n_chart: int, n_rows:
     who = "the worst of each row" if cells.has_folds else "all ranks"
     return [
         Panel(f"{_name_row(cells)} over these steps", chart, n_chart),
-        Panel(f"{who} in step {count(cells.steps[cells.column])}", ranks, n_rows),
+        Panel(f"{who} in {name_steps(*cells.steps[cells.column])}", ranks, n_rows),
     ]
 
 
@@ -117,7 +119,7 @@ def _name_row(cells: MapCells) -> str:
 
 def _title_of_cell(cells: MapCells) -> str:
     who = "no rank" if cells.chosen is None else f"rank {cells.chosen}"
-    return f"{who} in step {count(cells.steps[cells.column])}" if cells.steps else f"{who} now"
+    return f"{who} in {name_steps(*cells.steps[cells.column])}" if cells.steps else f"{who} now"
 
 
 def _draw_cell(scene: Scene, cells: MapCells, width: int) -> list[Line]:
@@ -153,7 +155,7 @@ def _draw_distribution(scene: Scene, cells: MapCells, width: int) -> list[Line]:
     counts = [int((levels == level).sum()) for level in range(N_SHADES)]
     unknown = int(((levels < 0) & (cells.rank >= 0)).sum())
     edges = cells.shades.legend(
-        lambda value: fixed(value, heat_figures.digits(cells.shades)),
+        lambda value: fixed(value, digits(cells.shades)),
         heat_figures.METRICS[cells.figure].unit,
         scene.ascii_only,
     )
@@ -179,7 +181,7 @@ def _add_bar(scene: Scene, line: Line, shades: Shades, level: int, share: float,
 
 def _draw_row(scene: Scene, cells: MapCells, width: int, height: int) -> list[Line]:
     """The values of the row of the cursor as a curve."""
-    steps, values = np.asarray(cells.steps, np.float64), cells.value[cells.row]
+    steps, values = np.asarray([last for _, last in cells.steps], np.float64), cells.value[cells.row]
     unit = heat_figures.METRICS[cells.figure].unit
     title = Line(f"{heat_figures.FIGURES[cells.figure].called} {unit}".rstrip(), "dim")
     finite = values[np.isfinite(values)]

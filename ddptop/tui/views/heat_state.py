@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 from ddptop.frames.figures import figures_shown
+
+if TYPE_CHECKING:
+    from ddptop.tui.views.heat_shades import Shades
 
 NOW_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat))
 """Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
@@ -31,6 +35,13 @@ class Grid:
     """Rows below each other, where they go on in a block to the right; 0: all."""
     block: int = 0
     """Terminal cells from one block to the next."""
+    order: tuple[int, ...] = ()
+    """The columns that have a step, in the order of their steps; empty: columns are local ranks."""
+
+    @property
+    def newest(self) -> int:
+        """The column of the newest step."""
+        return self.order[-1] if self.order else self.columns - 1
 
 
 @dataclass
@@ -48,6 +59,10 @@ class HeatState:
     height: int = 16
     width: int = 64
     """Rows and columns that there is room for."""
+    steps_per_column: int = 0
+    """Of ranks x recent steps, in the last picture; 0: there was none."""
+    shades: tuple[tuple[object, ...], Shades] | None = field(default=None, repr=False)
+    """Those of the last picture, and what they were for."""
     grid: Grid | None = None
     sought: int | None = None
     """A rank whose row the cursor goes to in the next picture of ranks x recent steps."""
@@ -101,12 +116,17 @@ class HeatState:
             self.figure = self.figures[0]
 
     def move(self, rows: int, columns: int = 0) -> None:
-        """Move the cursor down and to the right. At the right edge it stays with the newest step."""
+        """Move the cursor down and to the right, or to later steps. At the newest step it stays with it."""
         grid = self.grid
         if grid is None:
             return
         self.row += rows
         if not columns:
+            self.settle()
+            return
+        if grid.order:
+            before = grid.order.index(self.column) if self.column in grid.order else len(grid.order) - 1
+            self.point_at_column(grid.order[min(max(before + columns, 0), len(grid.order) - 1)])
             self.settle()
             return
         last = max(0, grid.columns - 1)
@@ -115,23 +135,28 @@ class HeatState:
             self.row, column = self.row + grid.lines, 0
         elif grid.lines and column < 0 <= self.row - grid.lines:
             self.row, column = self.row - grid.lines, last
-        column = min(max(column, 0), last)
-        # At the right edge the cursor follows the newest step.
-        self.column = -1 if column == last and not self.hosts else column
+        self.column = min(max(column, 0), last)
         self.settle()
+
+    def point_at_column(self, column: int) -> None:
+        """Move the cursor to a column. From that of the newest step on it follows the newest step."""
+        grid = self.grid
+        self.column = -1 if grid is not None and grid.order and column == grid.newest else column
 
     def settle(self) -> None:
         """Keep the cursor on the map, whatever its size is now."""
         if self.grid is not None:
             self.row = min(max(self.row, 0), max(0, self.grid.rows - 1))
             self.column = min(self.column, self.grid.columns - 1)
+            if self.grid.order and self.column not in self.grid.order:
+                self.column = -1  # the step that it was on is no longer shown
 
     def cell(self) -> int | None:
         """Place of the cell under the cursor, row by row."""
         grid = self.grid
         if grid is None or not grid.rows or not grid.columns:
             return None
-        column = grid.columns - 1 if self.column < 0 else min(self.column, grid.columns - 1)
+        column = grid.newest if self.column < 0 else min(self.column, grid.columns - 1)
         return min(self.row, grid.rows - 1) * grid.columns + column
 
     def rank(self) -> int | None:
@@ -173,13 +198,16 @@ class HeatState:
         on_map = 0 <= line < (grid.lines or grid.rows) and inside >= grid.left and column < grid.columns
         if not on_map or row >= grid.rows:
             return False
+        if grid.order and column not in grid.order:
+            return False
         self.row = row
-        self.column = -1 if column == grid.columns - 1 and not self.hosts else column
+        self.point_at_column(column)
         return True
 
     def request(self) -> str:
         """What frames have to contain for this view; hosts x local ranks are in every frame."""
         if self.hosts or self.height < 1 or self.width < 1:
             return ""
-        rows, columns = min(self.height, MOST_ROWS), min(self.width, MOST_COLUMNS)
+        rows = min(self.height, MOST_ROWS)
+        columns = min(self.width * max(1, self.steps_per_column), MOST_COLUMNS)
         return str(HeatRequest(self.figure, rows, columns, self.first, self.count))

@@ -20,7 +20,7 @@ from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
 from ddptop.render.text import fit_tail
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
-from ddptop.tui.views.heat_figures import Shades, digits
+from ddptop.tui.views.heat_shades import Shades, digits
 from ddptop.tui.views.host_cells import LONGEST_NAME, HostTable, find_row_signs, fold_cells, table_by_host
 from ddptop.tui.views.panels import BORDER, PANELS_FROM, Panel
 

@@ -160,7 +160,7 @@ def choose_command(words: list[str]) -> tuple[Command, list[str]]:
 
     Any other first word is the name of a run; after `--` it is one even if it is called like a subcommand.
     """
-    words = _with_values(words)
+    words = _join_sort_orders(words)
     named = {command.name: command for command in COMMANDS}
     value_follows = False
     for place, word in enumerate(words):
@@ -181,7 +181,7 @@ def choose_command(words: list[str]) -> tuple[Command, list[str]]:
     return LOOK, words
 
 
-def _with_values(words: list[str]) -> list[str]:
+def _join_sort_orders(words: list[str]) -> list[str]:
     """`--sort -late` as `--sort=-late`: argparse takes a word with a dash for an option of its own."""
     joined: list[str] = []
     for word in words:

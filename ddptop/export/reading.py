@@ -229,7 +229,7 @@ def run_row(end: End, recording: Recording) -> Rows:
     return {name: [value] for name, value in row.items()}
 
 
-def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
+def make_rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
     """The rows of `ranks`."""
     figures, clocks = end.frame.ranks, {clock.host: clock for clock in end.frame.clocks}
     which = [rank for rank in range(len(figures.host)) if ranks is None or rank in ranks]

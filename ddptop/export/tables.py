@@ -18,7 +18,7 @@ from ddptop.export.reading import (
     Sink,
     event_rows,
     ledger_rows,
-    rank_rows,
+    make_rank_rows,
     run_row,
     waited_for_rows,
 )
@@ -72,7 +72,7 @@ class TableSink(Sink):
     def write_end(self, end: End) -> None:
         """The tables that are known at the end."""
         self.write_rows(RUN, safe_rows(RUN, run_row(end, self._recording)))
-        self.write_rows(RANKS, safe_rows(RANKS, rank_rows(end, self._selection.ranks)))
+        self.write_rows(RANKS, safe_rows(RANKS, make_rank_rows(end, self._selection.ranks)))
         self.write_rows(EVENTS, safe_rows(EVENTS, event_rows(end)))
         self.write_rows(LEDGER, ledger_rows(end, self._selection.ranks))
         self.write_rows(WAITED_FOR, waited_for_rows(end, self._selection.ranks))

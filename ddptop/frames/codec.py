@@ -469,7 +469,7 @@ def write_value(kind: Any, value: Any, name: str = "") -> Any:
     if kind == "Column":
         return _as_column(name, value).data
     if name and kind in TEXTS:
-        return _text_column(value)
+        return _index_texts(value)
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if kind in COLUMN_PARTS or kind in PARTS or kind in OPTIONAL_PARTS:
@@ -489,7 +489,7 @@ def write_value(kind: Any, value: Any, name: str = "") -> Any:
 
 
 @lru_cache(maxsize=8)
-def _text_column(texts: tuple[str, ...]) -> tuple[list[str], bytes]:
+def _index_texts(texts: tuple[str, ...]) -> tuple[list[str], bytes]:
     """The distinct texts, and the place of each rank's. Cached: most are those of the last frame."""
     places = {text: place.to_bytes(4, "little") for place, text in enumerate(dict.fromkeys(texts))}
     most = max(1, TEXT_CHARACTERS // max(1, len(places)))

@@ -541,15 +541,15 @@ def condition_of(kind: str) -> Condition:
 
 def say(kind: str, case: str = "", /, **values: object) -> str:
     """The sentence of a kind of alert or event, in one of its cases, with these values."""
-    return _fill(CONDITIONS[kind], case, values)
+    return _fill_in_sentence(CONDITIONS[kind], case, values)
 
 
 def say_stall(kind: StallKind, case: str = "", /, **values: object) -> str:
     """Likewise the sentence of a kind of stall."""
-    return _fill(STALLS[kind], case, values)
+    return _fill_in_sentence(STALLS[kind], case, values)
 
 
-def _fill(words: Condition | StallWords, case: str, values: Mapping[str, object]) -> str:
+def _fill_in_sentence(words: Condition | StallWords, case: str, values: Mapping[str, object]) -> str:
     return (words.sentences[case] if case else words.sentence).format_map(values)
 
 

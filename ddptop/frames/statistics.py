@@ -297,17 +297,17 @@ def _resampled_medians(values: Column, block: int) -> Column:
         return median(values[_all_drawn(n, block)])
     rng = np.random.default_rng(0)
     counts = [min(at_once, REPLICATES - first) for first in range(0, REPLICATES, at_once)]
-    return np.concatenate([median(values[_draw_steps(rng, count, n, block)]) for count in counts])
+    return np.concatenate([median(values[_sample_blocks(rng, count, n, block)]) for count in counts])
 
 
 @lru_cache(maxsize=8)
 def _all_drawn(n: int, block: int) -> Indices:
     """(REPLICATES, n) indices, always the same: a replay shows the same."""
-    drawn = _draw_steps(np.random.default_rng(0), REPLICATES, n, block)
+    drawn = _sample_blocks(np.random.default_rng(0), REPLICATES, n, block)
     return drawn.astype(np.min_scalar_type(n))  # several are kept
 
 
-def _draw_steps(rng: np.random.Generator, count: int, n: int, block: int) -> Indices:
+def _sample_blocks(rng: np.random.Generator, count: int, n: int, block: int) -> Indices:
     """(count, n) indices into a series of n steps, drawn in blocks, which go on at the series' begin."""
     begins = rng.integers(n, size=(count, -(-n // block), 1))
     return ((begins + np.arange(block)) % n).reshape(count, -1)[:, :n]

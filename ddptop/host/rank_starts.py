@@ -22,7 +22,7 @@ CHECK_S = 5.0
 
 def count_initializing_ranks(directory: Path) -> int:
     """Number of ranks of this host that have come to their first process group, by their marks."""
-    return len(_read_marks(directory, INITIALIZES))
+    return len(_list_marks(directory, INITIALIZES))
 
 
 class MeetingRanks(NamedTuple):
@@ -73,9 +73,9 @@ class RankStarts:
         if time.monotonic() < self._next_meeting_s:
             return None
         self._next_meeting_s = time.monotonic() + CHECK_S
-        met = _read_marks(self._directory, MET)
+        met = _list_marks(self._directory, MET)
         marks = {
-            pid: at_s for pid, at_s in _read_marks(self._directory, INITIALIZES).items() if pid not in met
+            pid: at_s for pid, at_s in _list_marks(self._directory, INITIALIZES).items() if pid not in met
         }
         children = children_of(self._launcher) if marks else ()
         # Only children of the launcher: others leave marks as well, such as ranks of a training that a rank
@@ -95,7 +95,7 @@ class RankStarts:
         """The late ranks, every 5 s; to be called once a second."""
         if time.monotonic() < self._next_s:
             return []
-        marks = _read_marks(self._directory, INITIALIZES)
+        marks = _list_marks(self._directory, INITIALIZES)
         # The same marks as when nobody was missing: /proc need not be read again.
         if marks.keys() == self._complete:
             return []
@@ -134,7 +134,7 @@ class RankStarts:
         return _Place(int(rank), int(world), max(int(text) if text.isdecimal() else 0 for text in counts))
 
 
-def _read_marks(directory: Path, prefix: str) -> dict[int, float]:
+def _list_marks(directory: Path, prefix: str) -> dict[int, float]:
     """Process id and time of each mark."""
     marks = {}
     with suppress(OSError), os.scandir(directory) as entries:

@@ -60,7 +60,7 @@ def draw_strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     return lines
 
 
-def excess_strip(report: Report, slow: StragglerSummary, width: int, ascii_only: bool) -> list[str]:
+def draw_excess_strip(report: Report, slow: StragglerSummary, width: int, ascii_only: bool) -> list[str]:
     """A straggler's excess in every span, in line with the other strips; empty: it is not known."""
     room, wide = _count_places(report, width)
     values_ms = [ms for _, ms in report.excess_over_time(slow)]

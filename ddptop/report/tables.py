@@ -18,7 +18,7 @@ from ddptop.frames.statistics import median
 from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
 from ddptop.render.table import measured_column, text_lines
 from ddptop.render.text import clean_text, fit_tail, wrap_lines
-from ddptop.report.strips import excess_strip
+from ddptop.report.strips import draw_excess_strip
 from ddptop.report.summaries import weighted_mean
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def why_lines(report: Report, width: int, ascii_only: bool) -> list[str]:
         str(draw_pair(part, own_ms[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
         for part in parts
     ]
-    lines += excess_strip(report, beside.slow, width, ascii_only)
+    lines += draw_excess_strip(report, beside.slow, width, ascii_only)
     return lines + [
         line
         for text in (differences_phrase(beside.slow), events_at_begin(beside))

@@ -21,7 +21,7 @@ from ddptop.render.chart import Axis, Scale, find_holes, find_thinned, no_number
 from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS, draw_areas
 from ddptop.render.line import Line, Piece, Role
 from ddptop.tui.scene import ChartState, Place, Scene
-from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic
+from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic
 from ddptop.tui.views.curve import Curve, draw_chart
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import (
@@ -199,7 +199,7 @@ PHASE_ROLES: tuple[Role, ...] = ("data", "forward", "backward", "wait", "transfe
 @pytest.mark.parametrize("n_steps", [20, 90])
 def test_the_figures_beside_the_excess_of_each_step_stand_below_their_names(n_steps: int) -> None:
     frame = replace(straggler(), heat=heat(4, HeatRequest("excess", 4, n_steps)))
-    title, *rows = map(str, excess_strip(Scene(frame, Place()), (4, n_steps), 160))
+    title, *rows = map(str, draw_excess_by_step(Scene(frame, Place()), (4, n_steps), 160))
     assert title.endswith("median      most") and {len(row) for row in rows} == {len(title)}
 
 

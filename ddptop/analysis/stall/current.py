@@ -90,7 +90,7 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     # Silence of a host does not show that its ranks make no progress: those of the others decide.
     quiet = quiet_hosts(state, now_ns) if state.hosts.known else set()
     stalled = [r for r in running if r.host not in quiet and _step_ns(state, r, now_ns) >= limit_ns]
-    if not stalled or not _waited_for(ranks, running):
+    if not stalled or not _is_waited_for(ranks, running):
         return None
     compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
     since_ns = max(min(rank.moved_ns for rank in stalled), state.excused_ns)
@@ -167,7 +167,7 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     return states
 
 
-def _waited_for(ranks: Sequence[RankState], running: Sequence[RankState]) -> bool:
+def _is_waited_for(ranks: Sequence[RankState], running: Sequence[RankState]) -> bool:
     if len(running) == len(ranks) or not any(rank.finished for rank in ranks):
         return True
     return any(rank.progress is not None and rank.progress.phase in IN_STEP for rank in running)

@@ -103,11 +103,13 @@ def _make_skew_cost(
         low_pct=low_pct,
         high_pct=high_pct,
         steps=steps,
-        waited_for=tuple(_waited_for(key, waits[key], ms, rank_seconds) for key, ms in largest if ms > 0),
+        waited_for=tuple(
+            _make_waited_for(key, waits[key], ms, rank_seconds) for key, ms in largest if ms > 0
+        ),
     )
 
 
-def _waited_for(key: int, wait: WaitSum, ms: float, rank_seconds: float) -> WaitedFor:
+def _make_waited_for(key: int, wait: WaitSum, ms: float, rank_seconds: float) -> WaitedFor:
     rank, place = divmod(key, len(WAIT_PLACES))
     dear = wait.dearest
     return WaitedFor(

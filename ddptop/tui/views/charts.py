@@ -110,7 +110,7 @@ def share_drawing(scene: Scene) -> tuple[object, ...]:
 
 def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts) -> DrawnCharts:
     """The same charts, those with these names, with the figures of this frame in their titles."""
-    figures, lines = _draw_figures(scene), [*drawn.lines]
+    figures, lines = _list_title_figures(scene), [*drawn.lines]
     for (row, first_cell, width, drawn_parts, newest), name in zip(drawn.titles, names, strict=False):
         parts = [*drawn_parts]
         for part_index, figure in zip(newest, figures[CHARTS.index(name)], strict=False):
@@ -221,7 +221,7 @@ def strip_size(scene: Scene, width: int, height: int) -> tuple[int, int]:
     return (ranks, min(MOST_COLUMNS, width - STRIP_LABEL)) if fits and scene.by_steps else (0, 0)
 
 
-def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
+def draw_excess_by_step(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
     """Draw the excess of own time of each rank in each of the last steps, below a title with the shades."""
     heat, (ranks, columns) = scene.frame.heat, size
     title = [Line("excess ms", "dim").add(" of each rank in each step", "faint")]
@@ -295,7 +295,7 @@ def _sign_of(part: StepPart, scene: Scene) -> str:
     return part.plain if scene.ascii_only else part.glyph
 
 
-def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
+def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     """For each chart, the parts of its title that have figures of the newest step, in order."""
     group, old = scene.frame.group, as_of(scene.frame)
     worst, rank = Line(), Line()
@@ -317,7 +317,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, x = scene.frame.history, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
-    loss_now, step_now, _, speed_now = _draw_figures(scene)
+    loss_now, step_now, _, speed_now = _list_title_figures(scene)
     dot = '"' if scene.ascii_only else "⠂"
     steps = [
         step_now[0],

@@ -145,7 +145,7 @@ def _describe_difference(write: Callable[[float | None], str], apart: float, bes
     return f"{'+' if apart > 0 else '-'}{text}"
 
 
-def _draw_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
+def _name_late_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
     """Name the buckets in which either rank is most often the last. Frames have nothing else of buckets by
     rank."""
     lines = [line for rank in (left_rank, right_rank) for line in _draw_last_in(scene, rank, f"rank {rank} ")]
@@ -526,7 +526,7 @@ class CompareView(OneRankView):
             shown, scroll = draw_text(scene, body, height)
             return Page(shown, PageLayout(scroll))
         head, body = _draw_table(scene, left_rank, right_rank, width)
-        body += [Line(), *_draw_buckets(scene, left_rank, right_rank)]
+        body += [Line(), *_name_late_buckets(scene, left_rank, right_rank)]
         lines = [draw_rule(width, title, sides), head]
         shown, scroll = draw_text(scene, body, height - len(lines))
         return Page([*lines, *shown], PageLayout(scroll))

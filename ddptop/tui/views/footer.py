@@ -57,10 +57,10 @@ def draw_views(scene: Scene | None, width: int) -> Line:
     for their names, the keys of all pages are beside their numbers."""
     opened = _find_opened(scene)
     if width < NAMES_FROM:
-        return _fill([_draw_range(), *_draw_fixed_keys(opened)], [_draw_way(opened)], width)
+        return _fit_footer([_draw_range(), *_draw_fixed_keys(opened)], [_draw_way(opened)], width)
     shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
     names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]
-    return _fill(names, [_draw_way(opened)], width)
+    return _fit_footer(names, [_draw_way(opened)], width)
 
 
 def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View | None = None) -> Line:
@@ -79,14 +79,14 @@ def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View |
     parts += [_draw_key(key) for key in _list_own_keys(view, scene)]
     if not view.lists_runs:
         parts += [_draw_key(_find_common_key(shown)) for shown in _LAST]
-    return _fill(parts, tail, width)
+    return _fit_footer(parts, tail, width)
 
 
 def _find_opened(scene: Scene | None) -> View:
     return VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
 
 
-def _fill(parts: list[Line], tail: list[Line], width: int) -> Line:
+def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:
     """As many parts as fit at the left, and of the tail as much as fits at the right, its end first."""
     gap = 1 if width >= FULL_NAMES_FROM else 0
     while sum(part.width + gap for part in tail) > width + gap:

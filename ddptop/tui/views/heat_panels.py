@@ -89,7 +89,7 @@ def draw_heat_panels(scene: Scene, cells: MapCells, width: int, height: int) -> 
 
 def _draw_steps(scene: Scene, cells: MapCells, width: int, n_chart: int, n_rows: int) -> list[Panel]:
     """The row of the cursor as a chart, and its column as a list."""
-    chart = _draw_row(scene, cells, width, n_chart)
+    chart = _draw_row_curve(scene, cells, width, n_chart)
     ranks = _draw_step(scene, cells, width, n_rows - 1)
     who = "the worst of each row" if cells.has_folds else "all ranks"
     return [
@@ -98,7 +98,7 @@ def _draw_steps(scene: Scene, cells: MapCells, width: int, n_chart: int, n_rows:
     ]
 
 
-def _write(figure: str, value: float) -> str:
+def _format_cell_value(figure: str, value: float) -> str:
     unit = heat_figures.METRICS[figure].unit
     if heat_figures.FIGURES[figure].integer and not unit:
         return count(value)
@@ -107,7 +107,7 @@ def _write(figure: str, value: float) -> str:
 
 def _with_unit(figure: str, value: float) -> str:
     unit = heat_figures.METRICS[figure].unit
-    return f"{_write(figure, value)} {unit}".rstrip() if known(value) else UNKNOWN
+    return f"{_format_cell_value(figure, value)} {unit}".rstrip() if known(value) else UNKNOWN
 
 
 def _name_row(cells: MapCells) -> str:
@@ -136,7 +136,7 @@ def _draw_cell(scene: Scene, cells: MapCells, width: int) -> list[Line]:
     lines = [words, join_parts(where, width)]
     if known(value) and len(others) > 1:
         worse = int((others < value).sum() if cells.shades.down else (others > value).sum())
-        usual = f"median {_write(figure, float(median(others)))}"
+        usual = f"median {_format_cell_value(figure, float(median(others)))}"
         are = "is" if worse == 1 else "are"
         place = (
             f"{worse:,} of {len(others):,} cells {are} worse" if worse else f"worst of {len(others):,} cells"
@@ -179,13 +179,15 @@ def _add_bar(scene: Scene, line: Line, shades: Shades, level: int, share: float,
     return line.add(" ").add(glyph * n_cells, combine_roles(role, role)).cut(width)
 
 
-def _draw_row(scene: Scene, cells: MapCells, width: int, height: int) -> list[Line]:
+def _draw_row_curve(scene: Scene, cells: MapCells, width: int, height: int) -> list[Line]:
     """The values of the row of the cursor as a curve."""
     steps, values = np.asarray([last for _, last in cells.steps], np.float64), cells.value[cells.row]
     unit = heat_figures.METRICS[cells.figure].unit
     title = Line(f"{heat_figures.FIGURES[cells.figure].called} {unit}".rstrip(), "dim")
     finite = values[np.isfinite(values)]
-    title.add(f"  median {_write(cells.figure, float(median(finite)))}" if len(finite) else "", "dim")
+    title.add(
+        f"  median {_format_cell_value(cells.figure, float(median(finite)))}" if len(finite) else "", "dim"
+    )
     # Steps a second apart, so that each is as wide.
     at_s = float(steps[cells.column] - steps[0])
     happened = Happened(float(steps[0]), events=((at_s, "▾", "accent"),))
@@ -212,7 +214,7 @@ def _draw_step(scene: Scene, cells: MapCells, width: int, height: int) -> list[L
         line = Line("▸" if chosen else " ", "accent").add(
             f"{name:<{NAME_CELLS}}", "strong" if chosen else "text"
         )
-        line.add(f"{_write(cells.figure, value):>{VALUE_CELLS}}", "strong" if chosen else "text")
+        line.add(f"{_format_cell_value(cells.figure, value):>{VALUE_CELLS}}", "strong" if chosen else "text")
         share = max(0.0, value) / most if most and known(value) else 0.0
         line = _add_bar(scene, line, cells.shades, int(levels[row]), share, width)
         lines.append(line.spot(0, width, Do.RANK(rank)))
@@ -220,7 +222,9 @@ def _draw_step(scene: Scene, cells: MapCells, width: int, height: int) -> list[L
     hidden = hidden[np.isfinite(hidden)]
     if len(order) > len(shown):
         ends = (
-            [_write(cells.figure, float(end)) for end in (hidden.min(), hidden.max())] if len(hidden) else []
+            [_format_cell_value(cells.figure, float(end)) for end in (hidden.min(), hidden.max())]
+            if len(hidden)
+            else []
         )
         span = ends[0] if len(set(ends)) == 1 else " to ".join(ends)
         lines.append(
@@ -244,7 +248,13 @@ def _draw_metrics(scene: Scene, cells: MapCells, width: int, height: int) -> lis
         if rank < len(values) and np.isfinite(values[rank]):
             finite = values[np.isfinite(values)]
             name = f"{heat_figures.FIGURES[figure].called} {heat_figures.METRICS[figure].unit}".rstrip()
-            rows.append((name, _write(figure, float(values[rank])), _write(figure, float(median(finite)))))
+            rows.append(
+                (
+                    name,
+                    _format_cell_value(figure, float(values[rank])),
+                    _format_cell_value(figure, float(median(finite))),
+                )
+            )
     columns = [
         table.measured_column("metric", [row[0] for row in rows], 100, right=False),
         table.measured_column(f"rank {rank}", [row[1] for row in rows], 90),

@@ -22,7 +22,7 @@ from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.bill import bill_of_frame
-from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, strip_size
+from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic, strip_size
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.panels import PANELS_FROM, Panel, PanelColumn, draw_band, find_borders
@@ -257,7 +257,7 @@ LEAST_BILL = 3
 """Lines below the charts from which the bill of the run has a place beside the events."""
 
 
-def _draw_foot(scene: Scene, width: int, height: int) -> list[Line]:
+def _draw_events_and_bill(scene: Scene, width: int, height: int) -> list[Line]:
     """The newest events; on a wide and high screen beside them the bill of the whole run in short."""
     right = (width + 1) // 2
     if scene.frame.group.step is None and not scene.frame.events and not scene.status:
@@ -335,12 +335,12 @@ class OverviewView(View):
             below = Panel("" if progress is None else epoch_phrase(progress), ())
             lines += draw_band([PanelColumn(width, [below])], 1, find_borders(columns))
         strip = strip_size(scene, width, room.chart)
-        lines += excess_strip(scene, strip, width) if all(strip) else []
+        lines += draw_excess_by_step(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
         drawn = draw_charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
         lines += drawn.lines
         lines += [Line()] * (height - room.events - len(lines))
-        lines += _draw_foot(scene, width, room.events) if room.events else []
+        lines += _draw_events_and_bill(scene, width, room.events) if room.events else []
         row = rows.cursor if rows.moved else None
         return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
 

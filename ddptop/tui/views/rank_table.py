@@ -221,7 +221,7 @@ def draw_rank_bar(scene: Scene, rank: int, width: int, *, labelled: bool = True)
     """The parts of its step, with their names and times where they have room."""
     names = _find_labelled(scene, rank, width) if labelled else ()
     return scene.breakdown.solid_bar(
-        rank, width, scene.ascii_only, labelled=names, waits_for=_waited_for(scene)
+        rank, width, scene.ascii_only, labelled=names, waits_for=_name_waited_for(scene)
     )
 
 
@@ -281,7 +281,7 @@ def _describe_span(values: Column) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _waited_for(scene: Scene) -> str:
+def _name_waited_for(scene: Scene) -> str:
     """The one rank that the others wait for; empty: none, or several."""
     return str(scene.stragglers[0]) if len(scene.stragglers) == 1 else ""
 

@@ -139,7 +139,7 @@ def _draw_silent_hosts(scene: Scene, width: int) -> list[Line]:
     return lines
 
 
-def _draw_foot(scene: Scene, width: int, below: int) -> Line:
+def _draw_key_hints(scene: Scene, width: int, below: int) -> Line:
     """What the keys do, and how much there is below."""
     hidden = f"{counted(below, 'line')} below" if below > 0 else ""
     if not in_trouble(scene.frame):
@@ -261,7 +261,7 @@ class StallView(View):
             room = height - 1
             lines, scroll = draw_text(scene, body := _draw_panels(scene, width, room), room)
             return Page(
-                [*lines, _draw_foot(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
+                [*lines, _draw_key_hints(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
             )
         body = draw_evidence(scene, width, every=scene.place.all_threads) or _draw_calm(scene, width)
         if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
@@ -273,7 +273,9 @@ class StallView(View):
         if room == height:
             return Page(lines, PageLayout(scroll))
         lines += [Line()] * (room - len(lines))
-        return Page([*lines, _draw_foot(scene, width, count_below(scroll, body, room))], PageLayout(scroll))
+        return Page(
+            [*lines, _draw_key_hints(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
+        )
 
     def text_to_save(self, frame: Frame) -> str | None:
         """All that is known of the stall."""

@@ -320,16 +320,16 @@ def draw_pairs(
 ) -> list[Line]:
     """A line for each part with its two times in ms, below their titles: `titles` names the first times, the
     second ones, and what both are."""
-    scale_ms = np.nan_to_num([(usual_ms, rank_ms) for _, rank_ms, usual_ms in pairs]).max(axis=0).tolist()
-    (who, compared_with, what), scale = titles, (scale_ms[0], scale_ms[1])
-    lines = [pairs_head(who, width, scale, compared_with, what)]
-    return lines + [draw_pair(*pair, scale, width, ascii_only) for pair in pairs]
+    sides = np.nan_to_num([(usual_ms, rank_ms) for _, rank_ms, usual_ms in pairs])
+    left_ms, right_ms = sides.max(axis=0, initial=0.0).tolist()
+    scale = (left_ms, right_ms)
+    lines = [_draw_pairs_head(titles, width, scale)]
+    return lines + [_draw_pair(*pair, scale, width, ascii_only) for pair in pairs]
 
 
-def pairs_head(
-    who: str, width: int, scale: tuple[float, float], compared_with: str = "others", what: str = "ms, median"
-) -> Line:
-    """Titles of the lines of `draw_pair`: of the numbers and, where they fit, of the bars."""
+def _draw_pairs_head(titles: tuple[str, str, str], width: int, scale: tuple[float, float]) -> Line:
+    """Titles of the lines of `_draw_pair`: of the numbers and, where they fit, of the bars."""
+    who, compared_with, what = titles
     numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, compared_with, "more"))
     line = Line(f"{what:<{PAIR_NAME + 2}}{numbers}", "dim")
     left_cells, right_cells = _pair_room(width - line.width, scale)
@@ -347,7 +347,7 @@ def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
     return left_cells, room - left_cells
 
 
-def draw_pair(
+def _draw_pair(
     part: StepPart, rank_ms: float, usual_ms: float, scale: tuple[float, float], width: int, ascii_only: bool
 ) -> Line:
     """Draw one part of a rank's step and the usual one: numbers, and two bars back to back.

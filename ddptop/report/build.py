@@ -115,23 +115,18 @@ def make_report(
 ) -> Report:
     """The report of what was sampled. `growing`: the recording is still being written. `ledger`: of the whole
     run, where not all steps were sampled."""
-    last = sampler.take_sample(hosts=True)
+    last = _take_last_frame(sampler, growing, recording)
     last = last if ledger is None else replace(last, ledger=ledger)
-    if sampler.reducer.stalled_since(sampler.last_ns) is not None:
-        sampler.incidents.note_stall(last)
-    state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state
-    last = replace(last, run=replace(last.run, state=state, recording=recording))
-    samples = sampler.samples
-    table = exclude_stalls(step_table(samples), sampler.incidents.stalls, sampler.reducer.state.started_s)
-    table = spread_skew(table)
+    samples, incidents = sampler.samples, sampler.incidents
+    table = spread_skew(
+        exclude_stalls(step_table(samples), incidents.stalls, sampler.reducer.state.started_s)
+    )
     count = span_count(len(table.step))
     duration_s = max(last.run.elapsed_s, float(table.time_s[-1]) if len(table.time_s) else 0.0)
     where = span_of(table, duration_s, count)
     table = spread_unread_steps(table, where)
     per_sample = steps_of_samples(table, len(samples))
     ranks = summaries.rank_summaries(samples, per_sample, last)
-    hosts = summaries.host_summaries(ranks, samples, last, sampler.incidents.events)
-    incidents = sampler.incidents
     stragglers = summaries.summarize_stragglers(samples, table, where, count, last)
     cost = _summarize_cost(table, sum(stall.lasted_s for stall in incidents.stalls), stragglers)
     if compares_own_times(last):
@@ -155,7 +150,7 @@ def make_report(
         events=incidents.events,
         advice=(),
         overhead=last.overhead,
-        hosts=hosts,
+        hosts=summaries.host_summaries(ranks, samples, last, incidents.events),
         cpu_wait_pct=summaries.weighted_mean([s.frame.group.cpu_wait_pct for s in samples], per_sample),
         cpu_shortage=next(
             (s.frame.group.cpu_shortage for s in samples[::-1] if s.frame.group.cpu_shortage), ""
@@ -166,6 +161,15 @@ def make_report(
     report = replace(report, communication=_as_in_the_breakdown(report))
     report = replace(report, advice=make_suggestions(report))
     return replace(report, verdict=make_findings(report))
+
+
+def _take_last_frame(sampler: RunSampler, growing: bool, recording: str | None) -> Frame:
+    """The frame at the end of the run, with the state in which the run was left."""
+    last = sampler.take_sample(hosts=True)
+    if sampler.reducer.stalled_since(sampler.last_ns) is not None:
+        sampler.incidents.note_stall(last)
+    state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state
+    return replace(last, run=replace(last.run, state=state, recording=recording))
 
 
 def _as_in_the_breakdown(report: Report) -> Communication:
@@ -322,8 +326,8 @@ class _Reader:
 def choose_stretches(recording: Recording, steps: int) -> Iterator[range]:
     """Ranges of blocks to read, in order, none twice.
 
-    About `steps` steps at the end of each of 60 equal spans of the time, and the blocks around every stall,
-    which is where the ranks were asked for evidence. Where the spans leave out nothing, no stall is searched.
+    About `steps` steps at the end of each of 60 equal spans of the time, and the blocks around every stall.
+    Stalls are where ranks were asked for evidence. None is searched where the spans leave out nothing.
     """
     spans = [*_join_ranges(_choose_stretches(recording, steps, []))]
     whole = spans == [range(recording.blocks_until(recording.end_ns))]

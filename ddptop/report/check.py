@@ -1,8 +1,8 @@
 """Whether a run is worse than another one, or than limits: the figures of `ddptop check`.
 
-The figures of single steps are compared by the rule of `ddptop.frames.chance`, with a confidence at which at
-most 5 % of equal runs have a step time that is longer by more than chance, also where neighbouring steps are
-very alike. The other figures share as much again (Bonferroni).
+The figures of single steps are compared by the rule of `ddptop.frames.chance`. At its confidence, the step
+time is called longer in at most 5 % of equal runs, also where neighbouring steps are very alike. The other
+figures together have 5 % again (Bonferroni).
 """
 
 from __future__ import annotations

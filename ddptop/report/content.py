@@ -332,10 +332,10 @@ class Suggestion:
 class Report:
     """A run from its beginning to its end, or to now.
 
-    `--json` prints `schema` (1) and then these fields under their own names, with every name inside as in the
-    classes of this file and of `ddptop.frames`; some also under an older name (`OLD_NAMES`). Units are part
-    of the names (`_ms`, `_s`, `_pct`, `_gbps`, `bytes`); a point in time is in Unix seconds, except in
-    `spans`; unknown is null.
+    `--json` prints `schema` (1) and then these fields under their own names. What is inside them has the
+    names of the classes of this file and of `ddptop.frames`, and some of it an older name too (`OLD_NAMES`).
+    Units are part of the names (`_ms`, `_s`, `_pct`, `_gbps`, `bytes`). A point in time is in Unix seconds,
+    except in `spans`. Unknown is null.
 
     - `source`: `recording` or `simulated`
     - `run`: RunInfo. `state` is live, finished, failed, lost, or stalled and stale for one still running;

@@ -1,7 +1,7 @@
 """The report as one HTML file: the page of text with pictures, and nothing that is fetched from anywhere.
 
 It is readable on a phone and on paper, on a light and on a dark ground. What a picture shows is also in its
-text alternative, and every part of it has its figure as a `<title>`, which browsers show under the mouse.
+text alternative. Every part of it has its figure as a `<title>`, which browsers show under the mouse.
 Text from the user's program is escaped, and a content policy forbids scripts and requests.
 """
 

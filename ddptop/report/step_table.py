@@ -128,9 +128,9 @@ def _flags_since(samples: Sequence[Sample], windows: Indices, begins: Indices) -
 def _backdated_samples(samples: Sequence[Sample], results: Column, since: Indices, ends: Indices) -> Indices:
     """(samples,) index of the sample whose flag each sample takes.
 
-    A rank is flagged only after many late steps. The samples just before the flag in which late arrivals
-    already cost half as much or more get the same flag in `results`, if they end (`ends`) after the row
-    `since` which the rank is slow.
+    A rank is flagged only after many late steps. So the samples just before the flag get the same flag in
+    `results` if late arrivals already cost half as much in them, or more. They must end (`ends`) after the
+    row `since` which the rank is slow.
     """
     source: Indices = np.arange(len(samples))
     back = 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Hashable
 from dataclasses import fields, replace
 from itertools import starmap
 from math import isfinite
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from ddptop.frames.figures import Figure
     from ddptop.frames.frame import BucketFigures, Frame, GroupFigures, LoggedEvent, Straggler
     from ddptop.frames.hosts import HostFigures
-    from ddptop.protocol.vocabulary import OwnPlace
+    from ddptop.protocol.vocabulary import StepPhase
     from ddptop.report.sampling import Sample
     from ddptop.report.step_table import StepTable
 
-PHASES = ("data", "forward", "backward", "optimizer", "other")
+Voted = TypeVar("Voted", bound=Hashable)
+
+PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 
 
 def weighted_mean(values: Sequence[float | None], weights: Column) -> float | None:
@@ -141,7 +144,7 @@ def _figure_mean(samples: Sequence[Sample], weights: Column, figure: Figure, wor
 
 def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
     """Share of the step by phase, mean over ranks; empty where no step is known."""
-    shares = {}
+    shares: dict[str, float] = {}
     for phase in PHASES:
         parts = [
             (getattr(rank, f"{phase}_ms"), rank.step_ms)
@@ -165,37 +168,19 @@ def summarize_communication(
     def mean_of_group(get: Callable[[GroupFigures], float | None]) -> float | None:
         return weighted_mean([get(sample.frame.group) for sample in samples], weights)
 
-    def mean_share(get: Callable[[GroupFigures], float | None]) -> float | None:
-        """Mean of a what-if step time as a share of the step."""
-        shares = [
-            None if (part := get(sample.frame.group)) is None else part / sample.frame.group.step_ms_p50
-            for sample in samples
-            if sample.frame.group.step_ms_p50
-        ]
-        known_weights = np.array([sample.frame.group.step_ms_p50 or 0.0 for sample in samples]) * weights
-        return weighted_mean(shares, known_weights[known_weights > 0]) if len(shares) else None
-
     total = float(table.steps.sum())
     step_ms = 1e3 * float(table.seconds.sum()) / total if total > 0 else None
+    has_steps = len(table.step_ms) > 0
+    longest = int(table.step_ms.argmax()) if has_steps else None
     exposed = mean_of_group(lambda group: group.exposed_comm_ms)
-    longest = int(table.step_ms.argmax()) if len(table.step_ms) else None
     waits = [rank.exposed_wait_ms for rank in ranks if rank.exposed_wait_ms is not None]
     wait_ms = float(np.mean(waits)) if waits else None
     transfer_ms = None if exposed is None or wait_ms is None else max(0.0, exposed - wait_ms)
-    no_straggler = None if uneven_pct is None or step_ms is None else step_ms * (1 - uneven_pct / 100)
-    hidden, both_ms = (
-        None if step_ms is None or (share := mean_share(get)) is None else step_ms * share
-        for get in (lambda group: group.no_exposed_comm_ms, lambda group: group.both_ms)
-    )
-    error_share = mean_share(_even_error)
-    error_ms = None if error_share is None or step_ms is None else step_ms * error_share
-    both_ms = None if both_ms is None else min(ms for ms in (both_ms, hidden, no_straggler) if ms is not None)
+    without = _step_without_losses(samples, weights, step_ms, uneven_pct)
     return Communication(
         step_ms=step_ms,
-        step_ms_p50=number_or_none(median(table.step_ms)) if len(table.step_ms) else None,
-        step_ms_p95=number_or_none(interpolated_quantile(table.step_ms, 0.95))
-        if len(table.step_ms)
-        else None,
+        step_ms_p50=number_or_none(median(table.step_ms)) if has_steps else None,
+        step_ms_p95=number_or_none(interpolated_quantile(table.step_ms, 0.95)) if has_steps else None,
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
         incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),
@@ -209,16 +194,58 @@ def summarize_communication(
         exposed_transfer_pct=100 * transfer_ms / step_ms if transfer_ms is not None and step_ms else None,
         overlap_pct=mean_of_group(lambda group: group.overlap_pct),
         busbw_gbps=mean_of_group(lambda group: group.busbw_gbps),
-        no_straggler_ms=no_straggler,
-        no_exposed_comm_ms=hidden,
-        both_ms=both_ms,
+        no_straggler_ms=without.straggler_ms,
+        no_exposed_comm_ms=without.exposed_comm_ms,
+        both_ms=without.both_ms,
         bound_ms=mean_of_group(lambda group: group.bound_ms),
         all_reduces=mean_of_group(lambda group: group.all_reduces),
         wire_bytes=mean_of_group(lambda group: group.wire_bytes),
         late_no_sync=any(sample.frame.group.late_no_sync for sample in samples),
-        no_straggler_low_ms=None if no_straggler is None or error_ms is None else no_straggler - error_ms,
-        no_straggler_high_ms=None if no_straggler is None or error_ms is None else no_straggler + error_ms,
+        no_straggler_low_ms=without.low_ms,
+        no_straggler_high_ms=without.high_ms,
     )
+
+
+class _StepWithoutLosses(NamedTuple):
+    """How long the mean step would be without a loss, in ms. None: unknown."""
+
+    straggler_ms: float | None
+    low_ms: float | None
+    """Limits of `straggler_ms`; likewise below."""
+    high_ms: float | None
+    exposed_comm_ms: float | None
+    both_ms: float | None
+
+
+def _step_without_losses(
+    samples: Sequence[Sample], weights: Column, step_ms: float | None, uneven_pct: float | None
+) -> _StepWithoutLosses:
+    """`step_ms`: the mean step; `uneven_pct`: the share of it that is lost to straggler arrivals."""
+    if step_ms is None:
+        return _StepWithoutLosses(None, None, None, None, None)
+    groups = [
+        (sample.frame.group, usual_ms, weight)
+        for sample, weight in zip(samples, weights.tolist(), strict=True)
+        if weight and (usual_ms := sample.frame.group.step_ms_p50)
+    ]
+    ms_weights = np.array([usual_ms * weight for _, usual_ms, weight in groups])
+
+    def part_of_step(get: Callable[[GroupFigures], float | None]) -> float | None:
+        """Mean of a time as a share of its sample's step, of the mean step."""
+        times_ms = [(get(group), usual_ms) for group, usual_ms, _ in groups]
+        share = weighted_mean([None if ms is None else ms / usual for ms, usual in times_ms], ms_weights)
+        return None if share is None else step_ms * share
+
+    straggler_ms = None if uneven_pct is None else step_ms * (1 - uneven_pct / 100)
+    exposed_comm_ms = part_of_step(lambda group: group.no_exposed_comm_ms)
+    both_ms = part_of_step(lambda group: group.both_ms)
+    if both_ms is not None:
+        both_ms = min(ms for ms in (both_ms, exposed_comm_ms, straggler_ms) if ms is not None)
+    error_ms = part_of_step(_even_error)
+    low_ms = high_ms = None
+    if straggler_ms is not None and error_ms is not None:
+        low_ms, high_ms = straggler_ms - error_ms, straggler_ms + error_ms
+    return _StepWithoutLosses(straggler_ms, low_ms, high_ms, exposed_comm_ms, both_ms)
 
 
 def _even_error(group: GroupFigures) -> float | None:
@@ -304,6 +331,7 @@ def _summarize_rarely_slow(last: Frame) -> StragglerSummary | None:
     if late is None or late.rare is None:
         return None
     run_s = late.rare.over_s
+    host, device = _host_and_device(late.rank, last)
     return StragglerSummary(
         rank=late.rank,
         ranks=(late.rank,),
@@ -319,91 +347,106 @@ def _summarize_rarely_slow(last: Frame) -> StragglerSummary | None:
         last_step=late.rare.steps[-1],
         parts_ms={},
         relative_score=None,
-        host=last.ranks.host[late.rank] if late.rank < len(last.ranks.host) else "",
-        device=last.ranks.device[late.rank] if late.rank < len(last.ranks.device) else "",
         place=late.place,
         basis="every_step",
         rare=late.rare,
+        host=host,
+        device=device,
     )
+
+
+class _FlaggedTime:
+    """The steps for which a rank was flagged, and the samples that flag it."""
+
+    def __init__(self, rank: int, samples: Sequence[Sample], table: StepTable) -> None:
+        self.elements: Indices = np.flatnonzero(table.rank == rank)
+        """Of the table of steps."""
+        counts = np.bincount(
+            table.flagged_by[self.elements], weights=table.steps[self.elements], minlength=len(samples)
+        )
+        seen = [
+            (sample.frame, sample.frame.straggler, float(count))
+            for sample, count in zip(samples, counts, strict=True)
+            if count and sample.frame.straggler is not None
+        ]
+        self.frames = [frame for frame, _, _ in seen]
+        self.stragglers = [straggler for _, straggler, _ in seen]
+        self.weights: Column = np.array([count for _, _, count in seen], np.float64)
+        """(frames,) for how many steps each stands."""
+
+    def mean(self, get: Callable[[Straggler], float | None]) -> float:
+        """Mean of a figure of the straggler; 0: not known."""
+        return weighted_mean([get(straggler) for straggler in self.stragglers], self.weights) or 0.0
+
+    def group_mean(self, get: Callable[[GroupFigures], float | None]) -> float | None:
+        """Mean of a figure of the group."""
+        return weighted_mean([get(frame.group) for frame in self.frames], self.weights)
+
+    def most_costly(self, get: Callable[[Straggler], Voted]) -> Voted:
+        """The value of the straggler that has cost most, which need not be that of most steps."""
+        votes: dict[Voted, float] = defaultdict(float)
+        for straggler, weight in zip(self.stragglers, self.weights.tolist(), strict=True):
+            votes[get(straggler)] += weight * straggler.cost_pct
+        return max(votes, key=lambda value: votes[value])
 
 
 def _summarize_straggler(
     rank: int, samples: Sequence[Sample], table: StepTable, last: Frame, total_s: float
 ) -> StragglerSummary | None:
-    flagged = np.flatnonzero(table.rank == rank)
-    if not len(flagged):
+    flagged = _FlaggedTime(rank, samples, table)
+    if not len(flagged.elements):
         return None
-    counts = np.bincount(table.flagged_by[flagged], weights=table.steps[flagged], minlength=len(samples))
-    weights = np.asarray(counts, np.float64)
-    places = [i for i in np.flatnonzero(weights).tolist() if samples[i].frame.straggler is not None]
-    seen = [
-        (straggler, float(weights[i]))
-        for i in places
-        if (straggler := samples[i].frame.straggler) is not None
-    ]
-
-    def mean_of_flags(get: Callable[[Straggler], float | None]) -> float:
-        return (
-            weighted_mean([get(straggler) for straggler, _ in seen], np.array([weight for _, weight in seen]))
-            or 0.0
-        )
-
-    def most_costly(get: Callable[[Straggler], str | tuple[int, ...] | None]) -> object:
-        votes: dict[object, float] = defaultdict(float)
-        for straggler, weight in seen:
-            # By cost, too: what cost most decides, not what lasted longest at little cost.
-            votes[get(straggler)] += weight * straggler.cost_pct
-        return max(votes, key=lambda value: votes[value])
-
-    phases = {phase for straggler, _ in seen for phase in straggler.parts_ms}
-    scores = [_value_of_rank(samples[i].frame.ranks.relative_score, rank) for i in places]
-    groups = [samples[i].frame.group for i in places]
-
-    def of_group(get: Callable[[GroupFigures], float | None]) -> float | None:
-        return weighted_mean([get(group) for group in groups], weights[places])
-
-    cause, pattern = (
-        most_costly(lambda straggler: straggler.cause),
-        most_costly(lambda straggler: straggler.pattern),
-    )
-    place = most_costly(lambda straggler: straggler.place if straggler.cause == cause else None)
-    by_steps = most_costly(lambda straggler: straggler.basis) == "every_step"
-    together = most_costly(lambda straggler: straggler.ranks or (straggler.rank,))
-    flagged_s, lost_s = float(table.seconds[flagged].sum()), float(table.lost_s(table.cost)[flagged].sum())
+    first, newest = int(flagged.elements[0]), int(flagged.elements[-1])
+    flagged_s = float(table.seconds[flagged.elements].sum())
+    lost_s = float(table.lost_s(table.cost)[flagged.elements].sum())
+    cause = flagged.most_costly(lambda straggler: straggler.cause)
+    host, device = _host_and_device(rank, last)
+    scores = [_value_of_rank(frame.ranks.relative_score, rank) for frame in flagged.frames]
     return StragglerSummary(
         rank=rank,
-        ranks=together if isinstance(together, tuple) else (rank,),
-        cause=cause if isinstance(cause, str) else None,
-        pattern=pattern if isinstance(pattern, str) else None,
-        lateness_ms=mean_of_flags(lambda straggler: straggler.lateness_ms),
-        bound_ms=mean_of_flags(lambda straggler: straggler.bound_ms),
-        last_pct=mean_of_flags(lambda straggler: straggler.last_pct),
+        ranks=flagged.most_costly(lambda straggler: straggler.ranks or (straggler.rank,)),
+        cause=cause,
+        pattern=flagged.most_costly(lambda straggler: straggler.pattern),
+        lateness_ms=flagged.mean(lambda straggler: straggler.lateness_ms),
+        bound_ms=flagged.mean(lambda straggler: straggler.bound_ms),
+        last_pct=flagged.mean(lambda straggler: straggler.last_pct),
         cost_pct=100 * lost_s / flagged_s if flagged_s else 0.0,
         lost_s=lost_s,
         flagged_pct=100 * flagged_s / total_s if total_s > 0 else 0.0,
-        first_step=_first_step(table.step, int(flagged[0])),
-        last_step=int(table.step[flagged[-1]]),
-        incarnation=int(table.incarnation[flagged[0]]),
-        last_incarnation=int(table.incarnation[flagged[-1]]),
-        parts_ms={
-            # `phase=phase`: a lambda would see the last phase of the loop.
-            phase: mean_of_flags(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
-            for phase in PHASES
-            if phase in phases
-        },
-        relative_score=weighted_mean(scores, weights[places]),
-        place=cast("OwnPlace | None", place),
-        basis="every_step" if by_steps else "arrivals",
-        group=str(most_costly(lambda straggler: straggler.group)),
-        disagrees=mean_of_flags(lambda straggler: float(straggler.disagrees)) > 0.5,
-        step_ms=of_group(lambda group: group.step_ms_p50),
-        step_without_ms=of_group(lambda group: group.no_straggler_ms),
-        step_without_low_ms=of_group(lambda group: group.no_straggler_low_ms),
-        step_without_high_ms=of_group(lambda group: group.no_straggler_high_ms),
-        host=last.ranks.host[rank] if rank < len(last.ranks.host) else "",
-        device=last.ranks.device[rank] if rank < len(last.ranks.device) else "",
-        differs=_differences_of_rank(rank, samples[places[-1]].frame) if places else (),
+        first_step=_first_step(table.step, first),
+        last_step=int(table.step[newest]),
+        incarnation=int(table.incarnation[first]),
+        last_incarnation=int(table.incarnation[newest]),
+        parts_ms=_mean_parts(flagged),
+        relative_score=weighted_mean(scores, flagged.weights),
+        place=flagged.most_costly(lambda straggler: straggler.place if straggler.cause == cause else None),
+        basis=flagged.most_costly(lambda straggler: straggler.basis),
+        group=flagged.most_costly(lambda straggler: straggler.group),
+        disagrees=flagged.mean(lambda straggler: float(straggler.disagrees)) > 0.5,
+        step_ms=flagged.group_mean(lambda group: group.step_ms_p50),
+        step_without_ms=flagged.group_mean(lambda group: group.no_straggler_ms),
+        step_without_low_ms=flagged.group_mean(lambda group: group.no_straggler_low_ms),
+        step_without_high_ms=flagged.group_mean(lambda group: group.no_straggler_high_ms),
+        differs=_differences_of_rank(rank, flagged.frames[-1]) if flagged.frames else (),
+        host=host,
+        device=device,
     )
+
+
+def _mean_parts(flagged: _FlaggedTime) -> dict[str, float]:
+    """By phase, how much longer than the others it takes."""
+
+    def mean_of(phase: StepPhase) -> float:
+        return flagged.mean(lambda straggler: straggler.parts_ms.get(phase))
+
+    seen = {phase for straggler in flagged.stragglers for phase in straggler.parts_ms}
+    return {phase: mean_of(phase) for phase in PHASES if phase in seen}
+
+
+def _host_and_device(rank: int, last: Frame) -> tuple[str, str]:
+    """Empty texts: the group does not have the rank any more."""
+    ranks = last.ranks
+    return (ranks.host[rank], ranks.device[rank]) if rank < len(ranks.host) else ("", "")
 
 
 def _excess_over_time(

@@ -15,7 +15,7 @@ from ddptop.frames.differences import events_near
 from ddptop.frames.figures import BUCKET_FIGURES, HOST_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, UNKNOWN, bounded, clock, size
 from ddptop.frames.statistics import median
-from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
+from ddptop.render.phases import PARTS, draw_pairs, rank_parts
 from ddptop.render.table import measured_column, text_lines
 from ddptop.render.text import clean_text, fit_tail, wrap_lines
 from ddptop.report.strips import draw_excess_strip
@@ -130,16 +130,11 @@ def why_lines(report: Report, width: int, ascii_only: bool) -> list[str]:
     beside = beside_others(report)
     if beside is None:
         return []
-    own_ms, usual = beside.own, beside.usual
-    longest = tuple(max(filter(math.isfinite, side.values()), default=0.0) for side in (usual, own_ms))
     parts = [part for part in PARTS if part.name in OWN_PHASES]
-    scale = (max(0.0, longest[0]), max(0.0, longest[1]))
+    pairs = [(part, beside.own[part.name], beside.usual[part.name]) for part in parts]
     what = "ms, in slow steps" if beside.slow.pattern == "intermittent" else "ms, median"
-    lines = [str(pairs_head(f"rank {beside.slow.rank}", width, scale, what=what))]
-    lines += [
-        str(draw_pair(part, own_ms[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
-        for part in parts
-    ]
+    titles = (f"rank {beside.slow.rank}", "others", what)
+    lines = [str(line).rstrip() for line in draw_pairs(pairs, titles, width, ascii_only)]
     lines += draw_excess_strip(report, beside.slow, width, ascii_only)
     return lines + [
         line

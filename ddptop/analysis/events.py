@@ -218,8 +218,11 @@ TOGETHER_NS = 15 * NS
 
 
 def _began_with(rank_state: RankState, hello: Hello) -> bool:
-    """Whether a rank's process, which has trained no step with the others, belongs to the group that `hello`
-    is the first of with its number of restarts. Of one that does not, the next HELLO is soon to come."""
+    """Whether a rank's process belongs to the new group, of which `hello` is the first.
+
+    The process has trained no step with the others. If it does not belong to it, another one will replace it
+    soon.
+    """
     own_hello = rank_state.hello
     if own_hello is None or own_hello.world_size != hello.world_size or own_hello.host == hello.host:
         return False  # a host counts the restarts of its own ranks alike
@@ -237,54 +240,12 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
     """Take one event. An event of an unknown rank or an earlier process is ignored."""
     rank_state = state.ranks[event.rank] if 0 <= event.rank < state.world else None
     if event.kind in _OF_RANKS:
-        if (
-            rank_state is not None
-            and rank_state is not ABSENT
-            and event.fields.get("session", rank_state.session) == rank_state.session
-        ):
-            _OF_RANKS[event.kind](state, event, rank_state, t_ns)
-    elif event.kind == "not_initialized":
-        _on_not_initialized(state, event, t_ns)
-    elif event.kind in ("recording", "thinned"):
-        state.kept_every = _integer_or_none(event.fields.get("every")) or state.kept_every
-        beats_s = event.fields.get("beats_s")
-        if isinstance(beats_s, (int, float)) and beats_s > 1:
-            state.interruptions.unkept_ns = int(beats_s * 1e9)
-        text = _text(event) or "the recording is incomplete"
-        if state.recording_trouble is None or state.recording_trouble[1] != text:
-            state.recording_trouble = (t_ns, text)
-            state.log.add(state.unix_s(t_ns), "recording", text)
-    elif event.kind == "rank_returned":
-        return_to_session(state, _integer_or_none(event.fields.get("session")) or 0, t_ns)
-        _log(state, event, "reports again: the process that replaced it has exited", t_ns)
-    elif event.kind == "refused_messages":
-        _on_refused(state, event, t_ns)
-    elif event.kind == "settings":
-        stall_s = event.fields.get("stall_s")
-        if isinstance(stall_s, (int, float)) and stall_s > 0:
-            state.stall_s = float(stall_s)
-        state.without_launcher = event.fields.get("launcher") is False
-    elif event.kind == IN_INITIALIZATION:
-        _on_in_initialization(state, event, t_ns)
-    elif event.kind == LAUNCHER_SIGNAL:
-        _on_launcher_signal(state, event, t_ns)
-    elif event.kind in ("analyser", "ras"):
-        texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
-        state.analyser_results[event.kind] = (
-            _integer_or_none(event.fields.get("asked_ns")) or 0,
-            tuple(map(str, texts)),
-        )
-    elif event.kind == "interruption":
-        state.interruptions.add(_integer_or_none(event.fields.get("from_ns")) or t_ns, t_ns)
-        state.log.add(state.unix_s(t_ns), event.kind, _text(event))
-    elif event.kind == "detail_thinned":
-        thins = _integer_or_none(event.fields.get("thin")) is not None
-        state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
-    elif event.kind == "collector_restart":
-        state.interruptions.add(state.newest_ns, t_ns)
-        state.restarted_ns = t_ns
-        text = _text(event) or "collector restarted, the run went on"
-        state.log.add(state.unix_s(t_ns), event.kind, text)
+        if rank_state is not None and rank_state is not ABSENT:
+            session = event.fields.get("session", rank_state.session)
+            if session == rank_state.session:
+                _OF_RANKS[event.kind](state, event, rank_state, t_ns)
+    elif event.kind in _OF_RUN:
+        _OF_RUN[event.kind](state, event, t_ns)
     elif event.kind not in NOT_LOGGED:
         text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
         if rank_state is not None:
@@ -292,6 +253,53 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         else:
             step = event.step if event.step >= 0 else None
             state.log.add(state.unix_s(t_ns), event.kind, text, severity="info", step=step)
+
+
+def _on_recording(state: RunState, event: Event, t_ns: int) -> None:
+    """The recording has less from here on, or has no room."""
+    state.kept_every = _integer_or_none(event.fields.get("every")) or state.kept_every
+    beats_s = event.fields.get("beats_s")
+    if isinstance(beats_s, (int, float)) and beats_s > 1:
+        state.interruptions.unkept_ns = int(beats_s * 1e9)
+    text = _text(event) or "the recording is incomplete"
+    if state.recording_trouble is None or state.recording_trouble[1] != text:
+        state.recording_trouble = (t_ns, text)
+        state.log.add(state.unix_s(t_ns), "recording", text)
+
+
+def _on_rank_returned(state: RunState, event: Event, t_ns: int) -> None:
+    return_to_session(state, _integer_or_none(event.fields.get("session")) or 0, t_ns)
+    _log(state, event, "reports again: the process that replaced it has exited", t_ns)
+
+
+def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
+    stall_s = event.fields.get("stall_s")
+    if isinstance(stall_s, (int, float)) and stall_s > 0:
+        state.stall_s = float(stall_s)
+    state.without_launcher = event.fields.get("launcher") is False
+
+
+def _on_analyser_result(state: RunState, event: Event, t_ns: int) -> None:
+    texts = [str(text) for name, text in sorted(event.fields.items()) if name.startswith("text")]
+    asked_ns = _integer_or_none(event.fields.get("asked_ns")) or 0
+    state.analyser_results[event.kind] = (asked_ns, tuple(texts))
+
+
+def _on_interruption(state: RunState, event: Event, t_ns: int) -> None:
+    state.interruptions.add(_integer_or_none(event.fields.get("from_ns")) or t_ns, t_ns)
+    state.log.add(state.unix_s(t_ns), event.kind, _text(event))
+
+
+def _on_detail_thinned(state: RunState, event: Event, t_ns: int) -> None:
+    thins = _integer_or_none(event.fields.get("thin")) is not None
+    state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
+
+
+def _on_collector_restart(state: RunState, event: Event, t_ns: int) -> None:
+    state.interruptions.add(state.newest_ns, t_ns)
+    state.restarted_ns = t_ns
+    text = _text(event) or "collector restarted, the run went on"
+    state.log.add(state.unix_s(t_ns), event.kind, text)
 
 
 def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
@@ -562,6 +570,21 @@ _OF_RANKS = {
     "phase_ends": _on_phase,
     "saved": _on_saved,
     "timer": _on_timer,
+}
+
+
+_OF_RUN = {
+    "not_initialized": _on_not_initialized,
+    **dict.fromkeys(("recording", "thinned"), _on_recording),
+    "rank_returned": _on_rank_returned,
+    "refused_messages": _on_refused,
+    "settings": _on_settings,
+    IN_INITIALIZATION: _on_in_initialization,
+    LAUNCHER_SIGNAL: _on_launcher_signal,
+    **dict.fromkeys(("analyser", "ras"), _on_analyser_result),
+    "interruption": _on_interruption,
+    "detail_thinned": _on_detail_thinned,
+    "collector_restart": _on_collector_restart,
 }
 
 

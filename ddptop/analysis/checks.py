@@ -65,8 +65,10 @@ class Checks:
             state.start.end()
 
     def next_within(self, run: MessageRun, begin: int, stop: int) -> int:
-        """Of the messages of a run at the places begin..stop, which are to be taken, the place after the one
-        with which the next check is due. Checks that cannot find anything are passed over."""
+        """Find the message at which the next check is due, from place `begin` to before `stop`.
+
+        Returns the place after it. Checks that cannot find anything are passed over.
+        """
         self._passed = []
         if self._state.tail:
             return stop

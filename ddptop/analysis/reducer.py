@@ -67,8 +67,8 @@ def raise_again() -> None:
 class Reducer:
     """Takes the messages of each session in their order into a `RunState`, and makes frames from it.
 
-    Every figure but ages, states and counts depends on the rows up to `complete_step` alone, so that two
-    reducers fed the same messages agree, however often a frame was made by each. Not thread-safe.
+    Two reducers that were fed the same messages agree, however often a frame was made by each: figures other
+    than ages, states and counts depend on the rows up to `complete_step` alone. Not thread-safe.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class Reducer:
         stop_ns: int = MAX_NS,
         stop_step: int = MAX_STEP,
     ) -> int:
-        """Take the messages of a run from place `begin` on, to before `stop`, or up to the first that arrived
-        at `stop_ns` or later, or that makes step `stop_step` or a later one complete.
+        """Take the messages of a run from place `begin` on, to before `stop`.
 
-        Returns the place after the last one taken. `on_failure` is called while one of FEED_FAILURES is
-        handled, which costs one message.
+        The last one taken is the first that arrived at `stop_ns` or later, or the one that makes `stop_step`
+        or a later step complete, if there is one. Returns the place after it. `on_failure` is called while
+        one of FEED_FAILURES is handled, which costs one message.
         """
         state, t_ns = self._state, run.heads[0]
         stop = len(run) if stop is None else stop

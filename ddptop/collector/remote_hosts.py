@@ -1,8 +1,8 @@
 """The other hosts of a run: their agents' link, who may report as which rank, and which hosts are silent.
 
-Two agents with the same host name: if the kernel's boot id and the pid namespace are the same, they are shown
-as one host. Otherwise these are two machines or two containers, and the one that came later is renamed,
-`NAME (2)`, in its HOST and CLOCK and in the HELLO of its ranks.
+Two agents may have the same host name. If the kernel's boot id and the pid namespace are the same, they are
+shown as one host. Otherwise they are on two machines or in two containers. The one that came later is then
+called `NAME (2)`, in its HOST and CLOCK and in the HELLO of its ranks.
 """
 
 from __future__ import annotations

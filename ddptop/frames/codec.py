@@ -4,8 +4,8 @@ The dataclasses in `frames` are the format: each field is written and checked by
 text, part (another dataclass) or list of parts; of parts that hold scalars alone, a field of all after the
 other.
 
-A far end may lie. What is decoded has only words of the vocabulary where the annotation names one, texts
-without control characters, finite numbers unless the field is in `MAY_BE_INFINITE`, and dates that exist.
+A far end may lie. So what is decoded is checked: words are of the vocabulary that the annotation names, texts
+have no control characters, and dates exist. Numbers are finite unless the field is in `MAY_BE_INFINITE`.
 """
 
 from __future__ import annotations

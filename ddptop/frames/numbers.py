@@ -1,8 +1,13 @@
 """Numbers as text for users. What is not known (None, NaN) is a dash, never a zero.
 
-Decimals: one for ms and for shares below a few %, two for ratios, bandwidths, clocks, round trips and times
-of single buckets, four for a loss, none for counts, for larger shares and for the use of a CPU or GPU. A
-difference has as many as its figure. All other modules format by these functions. The minus sign is the
+Decimals:
+
+- none for counts, for larger shares and for the use of a CPU or GPU
+- one for ms and for shares below a few %
+- two for ratios, bandwidths, clocks, round trips and times of single buckets
+- four for a loss
+
+A difference has as many as its figure. All other modules format by these functions. The minus sign is the
 ASCII one, so that a figure can be copied.
 """
 

@@ -239,11 +239,11 @@ NOT_MEASURABLE = "the cost of waiting is not measurable"
 
 
 def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False, whole: str = "each step") -> str:
-    """`waiting costs 0.8% ±0.2% of each step`: the share of `whole` that ranks wait for slower ones. Short:
-    without ` of each step`.
+    """`waiting costs 0.8% ±0.2% of each step`: the share of `whole` that ranks wait for slower ones.
 
-    Without the error if that is unknown, `up to 9%` if it is larger than the figure, and `the cost of waiting
-    is not measurable yet` if it would say nothing (`is_measurable`).
+    Short: without ` of each step`. An unknown error is left out; if it is larger than the figure, this is
+    `up to 9%`. If the figure would say nothing (`is_measurable`), it is `the cost of waiting is not
+    measurable yet`.
     """
     of_whole = "" if short else f" of {whole}"
     digits = 0 if pct >= FEW_PCT else 1

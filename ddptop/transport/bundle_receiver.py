@@ -286,7 +286,6 @@ class BundleReceiver(Refusals):
 
     def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> AcceptedEntries:
         """Those of these entries that are accepted, one after the other."""
-        sessions, bodies = self._sessions, entries.bodies
         columns = (entries.sessions, entries.ranks, entries.seqs, entries.seqs_before())
         rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         accepted: list[int] = []
@@ -294,34 +293,41 @@ class BundleReceiver(Refusals):
         begin = 0
         ends = np.cumsum(entries.counts).tolist()
         for arrival, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
-            route, introduced = arrival[0], arrival[0] in self._agents
             for index in range(begin, end):
-                name, rank, seq, after = rows[index]
-                known_rank = sessions.rank_of(name)
-                if (
-                    known_rank is None
-                    or not introduced
-                    or not (seq or message_code(bodies[index]) in _NOT_NUMBERED)
-                ):
-                    message = self._take_introduction(route, name, rank, seq, bodies[index], now_ns)
-                    introduced = route in self._agents
-                    if message is None:
-                        continue
+                is_accepted, message = self._accept_entry(
+                    arrival[0], rows[index], entries.bodies[index], now_ns
+                )
+                if message is not None:
                     decoded[len(accepted)] = message
-                elif known_rank != rank:
-                    self._note_refusal(ProtocolError("session of another rank"))
-                    continue
-                elif seq:
-                    sessions.note_route(name, route)
-                    # As in `_accept_usual`: seen before it is decoded.
-                    if not sessions.accept_next(name, seq, after):
-                        continue
-                accepted.append(index)
+                if is_accepted:
+                    accepted.append(index)
             begin = end
             self._note_bundles([arrival], [t0_ns], now_ns)
         at_places = np.array(accepted, np.int64)
         heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
-        return AcceptedEntries(heads, [bodies[place] for place in accepted], decoded)
+        return AcceptedEntries(heads, [entries.bodies[place] for place in accepted], decoded)
+
+    def _accept_entry(
+        self, route: bytes, row: Sequence[int], body: bytes, now_ns: int
+    ) -> tuple[bool, Message | None]:
+        """Whether an entry is accepted; and its message, where it had to be decoded for that.
+
+        `row`: session, rank, number, and the number before it.
+        """
+        name, rank, seq, after = row
+        known_rank = self._sessions.rank_of(name)
+        is_usual = seq or message_code(body) in _NOT_NUMBERED
+        if known_rank is None or route not in self._agents or not is_usual:
+            message = self._take_introduction(route, name, rank, seq, body, now_ns)
+            return message is not None, message
+        if known_rank != rank:
+            self._note_refusal(ProtocolError("session of another rank"))
+            return False, None
+        if not seq:
+            return True, None
+        self._sessions.note_route(name, route)
+        # As in `_accept_usual`: seen before it is decoded.
+        return self._sessions.accept_next(name, seq, after), None
 
     def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
         """A bundle compares clocks: the agent waits for this reply, which acks nothing."""

@@ -156,8 +156,10 @@ class ClockFilter:
         return max(low - WANDER, -MAX_DRIFT), min(high + WANDER, MAX_DRIFT)
 
     def _limits_at(self, now_ns: int) -> tuple[float, float]:
-        """Largest lower and smallest upper limit of the offset at a time, less `lower` of the newest exchange
-        (offsets may be too large for a float)."""
+        """Largest lower and least upper limit of the offset at a time, less `lower` of the newest exchange.
+
+        Offsets themselves may be too large for a float.
+        """
         assert self._newest is not None
         base = self._newest.lower
         low, high = self._limits_of_drift()

@@ -1,7 +1,7 @@
 """The credit link: a viewer gets a frame only when it has given credit for one.
 
 Wire: viewer to collector [CREDIT], collector to viewer [STATE], one frame each. A credit replaces the one
-before it, so a viewer holds at most one, and a stopped viewer finds one frame at most in its socket.
+before it. So a viewer that was stopped finds at most one frame in its socket.
 """
 
 from __future__ import annotations

@@ -255,21 +255,24 @@ class ConnectionMonitor:
         while int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
             # As zmq_socket_monitor(3) has it; pyzmq's own function imports asyncio, which takes 7 MB.
             event, _ = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.connected, self.trouble, self.refused = True, None, False
-                self.connections += 1
-            elif event == zmq.EVENT_DISCONNECTED:
-                if self.connected:
-                    self.trouble = "the connection is lost"
-                self.connected = False
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self.trouble, self.refused = "the collector does not admit our key", True
-            elif event == zmq.EVENT_CONNECTED:
-                # A reason that was given before stays: this event only says that TCP itself was reached.
-                if not self.trouble or self.trouble == "no connection yet":
-                    self.trouble = "what answers there does not speak as a collector"
-            else:
-                self.trouble, self.refused = "what answers there has not the key of the collector", True
+            self._note_event(event)
+
+    def _note_event(self, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.connected, self.trouble, self.refused = True, None, False
+            self.connections += 1
+        elif event == zmq.EVENT_DISCONNECTED:
+            if self.connected:
+                self.trouble = "the connection is lost"
+            self.connected = False
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self.trouble, self.refused = "the collector does not admit our key", True
+        elif event == zmq.EVENT_CONNECTED:
+            # A reason that was given before stays: this event only says that TCP itself was reached.
+            if not self.trouble or self.trouble == "no connection yet":
+                self.trouble = "what answers there does not speak as a collector"
+        else:
+            self.trouble, self.refused = "what answers there has not the key of the collector", True
 
     def close(self) -> None:
         """Before the socket itself is closed."""

@@ -1,8 +1,8 @@
 """The state of each host: whether anything arrives from it, and the log of hosts that are silent or return.
 
-A host's agent sends at least every quarter of a second, whatever its ranks do. So silence of the whole host
-means that the host, its agent or the link to it is gone, and says nothing of a single rank. While the steps
-of all ranks finish, the host is there: then only its agent or the link is in question.
+A host's agent sends at least every quarter of a second, whatever its ranks do. A host that is silent is gone,
+or its agent or the link to it is; this says nothing of a single rank. While all ranks finish steps the host
+is there: only its agent or the link can be gone.
 """
 
 from __future__ import annotations

@@ -63,8 +63,10 @@ def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, 
 
 
 def names_of_addresses(hosts: Hosts) -> dict[str, str]:
-    """The hosts by their addresses: those that they say, but for one that several have (that of a bridge to
-    containers), and those from which links of theirs have gone out."""
+    """The hosts by their addresses: those that they report, and those from which their links go out.
+
+    An address that several hosts report is left out: it is that of a bridge to containers.
+    """
     said_by = [
         (address, name) for name, known_host in hosts.known.items() for address in known_host.said_addresses
     ]

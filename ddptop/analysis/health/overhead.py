@@ -2,9 +2,9 @@
 
 Each block gives one paired difference, since neighbouring steps are alike: times of steps drift and are
 correlated over seconds. Within a block and on each side of it the median is taken, which single slow steps do
-not change. Over the blocks, which are some 500 steps apart and so independent, the estimate is that of Hodges
-and Lehmann (1963) and its interval that of Wilcoxon's signed ranks: no distribution of step times is assumed
-but that block and neighbours scatter alike, and a block in a busy second counts as one block.
+not change. Blocks are some 500 steps apart, and so independent. Over them the estimate is that of Hodges and
+Lehmann (1963), and its interval that of Wilcoxon's signed ranks. This assumes that a block and its neighbours
+scatter alike, and no distribution of step times. A block in a busy second counts as one block.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Steps of all ranks that take longer than before, from a step on: larger batches, a busy network.
 
-Over blocks of complete steps, of BLOCK steps and BLOCK_S at least, m[b] the median of block b of the ranks'
-median wall times, less the longest wait of a rank for a CPU in that step (outside communication): steps are
-slower where the NEWEST newest blocks, but one, are above the BEFORE blocks before them, but one, and their
-median by SHARE and LEAST_MS above that of those; likewise faster. So single long steps and a few long seconds
-are no regression. Either it is the largest change within these blocks, and larger than what the blocks before
-and after it scatter (but for the shortest and the longest): times of two changes are not mixed, and a busy
-machine is none. Or the blocks drift: they become slower bit by bit. The step is the one, in the blocks around
-the first of the newest, that best parts shorter steps from longer ones.
+A step's time is the median over ranks of its wall time, less the longest wait of a rank for a CPU outside
+communication. Complete steps are put into blocks of at least BLOCK steps and BLOCK_S; a block's time is the
+median over its steps. The NEWEST newest blocks are compared with the BEFORE blocks before them. Steps are
+slower where all of these hold (and faster likewise):
 
-Where other processes take the CPUs, the transport waits for them too, about as long as the ranks do: so the
-medians have to have changed by SHARE and LEAST_MS more than that wait has. While a rank is flagged, or it is
-not known from every step whether one is, nothing is said: the steps may be longer for it.
+- All newest blocks but one are above all earlier ones but one. So single long steps are no regression.
+- The median of the newest is above that of the earlier ones by SHARE and by LEAST_MS.
+- This is the largest change within all these blocks, and larger than either side scatters without its
+  shortest and its longest block: a busy machine is no change. Or the blocks drift, slower bit by bit.
+
+The change is at the step that best parts shorter steps from longer ones, near the first of the newest blocks.
+
+Where other processes take the CPUs, the transport waits for them about as long as the ranks do. So the
+medians must have changed by SHARE and LEAST_MS more than that wait has. Nothing is said while a rank is
+flagged, or while it is not known from every step whether one is: the steps may be longer for it.
 """
 
 from __future__ import annotations
@@ -133,8 +136,8 @@ def _is_drift(rest: Column) -> bool:
 
 
 def _is_change(rest: Column, by_ms: float) -> bool:
-    """Whether the newest blocks differ from those before by more than either scatter, which is that of other
-    processes that come and go, and no other change in them is larger."""
+    """Whether the newest blocks differ from those before by more than either of both scatter, and no other
+    change in them is larger. Blocks scatter as other processes come and go."""
     scatter_ms = max(np.sort(half)[-2] - np.sort(half)[1] for half in (rest[:BEFORE], rest[BEFORE:]))
     return bool(scatter_ms <= by_ms and abs(_largest_change(rest) - BEFORE) <= 1)
 

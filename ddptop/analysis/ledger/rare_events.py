@@ -1,7 +1,7 @@
 """Events of a rank that is slow in few steps by very much: when it is flagged, and when that is long ago.
 
-The rule is that of `rare.py`. It is applied to each dear step in turn, so that the log does not depend on how
-many steps are evaluated at once, nor on when somebody looks.
+The rule is that of `rare.py`, applied to each dear step in turn. So the log depends neither on how many steps
+are evaluated at once, nor on when somebody looks.
 """
 
 from __future__ import annotations

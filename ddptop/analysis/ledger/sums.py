@@ -422,11 +422,11 @@ class RunLedger:
         self.end_ns = np.pad(self.end_ns, (0, more), constant_values=NOT_BEGUN)
 
     def _add_gap_before(self, begin_ns: Integers, *, begins_group: bool) -> tuple[Column, Column]:
-        """Add the time before the first of some steps, whose begins are (ranks,) by the ranks' own clocks,
-        where it is a start or a restart.
+        """Add the time before the first of some steps, where it is a start or a restart.
 
-        Returns by how much later than the first rank each began, (ranks,) ms; and what lies between it and
-        the step before, where that is known, as `_gaps_between` has it of the others."""
+        `begin_ns`: (ranks,) when that step began, by the ranks' own clocks. Returns by how much later than
+        the first rank each began, (ranks,) ms; and what lies between it and the step before, where that is
+        known, as `_gaps_between` has it of the others."""
         ranks = slice(0, len(begin_ns))
         sessions = self._state.table.session[ranks]
         is_new = sessions != self.session[ranks]

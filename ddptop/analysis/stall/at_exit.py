@@ -2,8 +2,8 @@
 
 A rank that waits in a collective gives up after the timeout of its process group: gloo raises there, NCCL's
 watchdog aborts the process. The launcher then ends the others. None of these exits is the cause while another
-rank has not entered that collective. Where the timeout is shorter than the time after which a run counts as
-stalled, the rank that was missing is told from what is known at the exits.
+rank has not entered that collective. If the timeout is shorter than the time after which a run counts as
+stalled, there is no stall yet: the missing rank is found from what the ranks report at their exits.
 """
 
 from __future__ import annotations
@@ -124,8 +124,11 @@ def _ended_itself(rank_state: RankState) -> bool:
 
 
 def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
-    """The stall that ended before it was diagnosed, from the stacks and collectives of the ranks at their
-    exits and what is known of the others; None: they do not show one."""
+    """The stall that ended before it was diagnosed; None: what the ranks report does not show one.
+
+    It follows from the stacks and collectives of the ranks at their exits, and from the last messages of the
+    others.
+    """
     t_ns = state.first_end_ns or 0
     aborted = [rank for rank in ended if _aborted_elsewhere(state.ranks[rank])]
     waited = [rank for rank in ended if rank in aborted or ended_in_collective(state.ranks[rank])]

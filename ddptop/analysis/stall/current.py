@@ -1,8 +1,9 @@
-"""The present stall: whether the step of some rank takes longer than allowed, the state of each rank, the
-diagnosis, the `Stall` of a frame, and its lines in the log.
+"""The present stall: whether one is due, the state of each rank, the diagnosis, the `Stall` of a frame, and
+its lines in the log.
 
-The duration of a step is measured by the rank's own clock, which it sends with steps and heartbeats, and by
-the time since its last message. Arrival times would be wrong where the collector was stopped.
+A stall is due when the step of some rank takes longer than allowed. How long it takes is measured by the
+rank's own clock up to its last message, and from there by the collector's. Arrival times alone would be wrong
+where the collector was stopped.
 """
 
 from __future__ import annotations

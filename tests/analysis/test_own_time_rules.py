@@ -44,7 +44,8 @@ def persistent(excess, wall):
     newest = excess[:, -own_time_rules.NEWEST :]
     if newest.shape[1] < own_time_rules.NEWEST:
         return None
-    often = own_time_rules.late_often(newest, wall[-own_time_rules.NEWEST :])
+    least = own_time_rules.least_excess(wall[None, -own_time_rules.NEWEST :])
+    (often,) = own_time_rules.late_often(newest, least, np.arange(own_time_rules.NEWEST)[None])
     rows = own_time_rules.candidates(newest, often)
     over = excess[rows]
     first = shared_rules.onsets(over, own_time_rules.THRESHOLDS)
@@ -493,3 +494,17 @@ def test_arrivals_disagree_alike_however_many_steps_are_evaluated_at_once(
     assert found[0] == found[1]
     assert found[0][0] > 10
     assert sum("contradict" in text for _, text in found[0][1]) == 2
+
+
+def test_which_ranks_are_late_often_is_found_for_all_windows_at_once() -> None:
+    excess = np.where(noise(8, 5, 200, scale=0.3) > 0.1, 0.2, 0.0) + np.linspace(0.0, 0.3, 5)[:, None]
+    excess[2, 40:60] = np.nan
+    ends = np.arange(own_time_rules.NEWEST - 1, 200, own_time_rules.EVERY)
+    windows = ends[:, None] + np.arange(1 - own_time_rules.NEWEST, 1)
+    least = np.linspace(0.15, 0.45, len(ends))
+    found = own_time_rules.late_often(excess, least, windows)
+    single = [
+        [(rank_excess[window] > at_least).sum() >= 0.7 * len(window) for rank_excess in excess]
+        for window, at_least in zip(windows, least, strict=True)
+    ]
+    assert found.tolist() == single and 0 < found.sum() < found.size

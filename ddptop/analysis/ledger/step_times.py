@@ -166,9 +166,10 @@ def divide_steps(
     before = np.concatenate(
         [np.zeros_like(tail[:, :1]) if tails is None else tails[:, None], tail[:, :-1]], 1
     )
-    until_gradients, until_others = places.copy(), places
-    until_gradients[TAIL] = before
+    # Usually the script has no collectives of its own: then nothing is read of `until_others`.
+    until_gradients, until_others = places, places.copy() if len(kinds) > 1 else places
     until_others[TAIL] += before
+    until_gradients[TAIL] = before
     waits: list[StepWaits] = []
     for run, groups in runs_of_peers:
         for peers in groups:
@@ -201,8 +202,7 @@ def _own_places(counts: Mask, columns: Column, parts: Column | None, exposed: Co
         np.copyto(places[2], backward - exposed, where=in_phases)
     elif np.isnan(places[2]).any():  # the last gradient is not known, perhaps the buckets' times are
         np.copyto(places[2], backward - exposed, where=np.isnan(places[2]))
-    np.nan_to_num(places, copy=False)
-    return np.maximum(places, 0.0, out=places)
+    return np.fmax(places, 0.0, out=places)  # also of NaN
 
 
 def _exposed_ms(block: StepBlock, counts: Mask, backward: Column, parts: Column | None) -> Column:

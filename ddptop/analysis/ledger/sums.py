@@ -379,8 +379,8 @@ class RunLedger:
             if block.shadow[step]:
                 beyond_ms = float(wall[step] - left_out[step])
                 times.by_class[STEP_CLASSES.index(time.place)][step] = min(time.ms, max(0.0, beyond_ms))
-        self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
-        self._add_usual(times, wall, is_usual)
+        sums = self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
+        self._add_usual(sums, times, wall, is_usual)
         ranks = slice(0, wall.shape[1])
         self.left_out[ranks] += left_out.sum(axis=0)
         self.n_steps += len(numbers)
@@ -476,32 +476,30 @@ class RunLedger:
         between_ms: Column,
         *,
         begins_group: bool,
-    ) -> None:
-        ranks = slice(0, wall.shape[1])
+    ) -> Column:
+        """Returns the sums by class, (STEP_CLASSES, ranks)."""
+        ranks, sums = slice(0, wall.shape[1]), np.asarray(times.by_class.sum(axis=1))
         unknown = wall + between_ms - times.by_class.sum(axis=0) - left_out
         joined = block.integers[FLAGS] & int(Flag.JOINED) != 0
         if joined.any():  # it has no batches any more, and answers the others' collectives
             self.by_class[_ROW["end"], ranks] += np.where(joined, unknown, 0.0).sum(axis=0)
             unknown = np.where(joined, 0.0, unknown)
-        for row, sums in zip(_STEP_ROWS, times.by_class.sum(axis=1), strict=True):
-            self.by_class[row, ranks] += sums
+        self.by_class[_STEP_ROWS, ranks] += sums
         self.by_class[_ROW["unknown"], ranks] += unknown.sum(axis=0)
         if begins_group:  # the first batch, compilation, caches: also those of a first step are its start
             name: LedgerClass = "restart" if self._state.incarnation else "start"
             work = times.by_class[: GC + 1, 0]
-            for row, sums in zip(_STEP_ROWS, work, strict=False):
-                self.by_class[row, ranks] -= sums
+            self.by_class[_STEP_ROWS[: GC + 1], ranks] -= work
             self.by_class[_ROW["unknown"], ranks] -= unknown[0]
             self.by_class[_ROW[name], ranks] += work.sum(axis=0) + unknown[0]
+        return sums
 
-    def _add_usual(self, times: ClassTimes, wall: Column, is_usual: Mask) -> None:
-        ranks = slice(0, wall.shape[1])
-        if is_usual.all():
-            self.usual[:, ranks] += times.by_class.sum(axis=1)
-            self.usual_total[ranks] += wall.sum(axis=0)
-        else:
-            self.usual[:, ranks] += times.by_class[:, is_usual].sum(axis=1)
-            self.usual_total[ranks] += wall[is_usual].sum(axis=0)
+    def _add_usual(self, sums: Column, times: ClassTimes, wall: Column, is_usual: Mask) -> None:
+        """`sums`: as returned by `_add_steps`."""
+        ranks, others = slice(0, wall.shape[1]), np.flatnonzero(~is_usual)
+        # All numbers are `exact`: so what is left of the sums is exactly that of the usual steps.
+        self.usual[:, ranks] += sums - times.by_class[:, others].sum(axis=1)
+        self.usual_total[ranks] += wall.sum(axis=0) - wall[others].sum(axis=0)
 
     def _add_bins(
         self,

@@ -661,7 +661,7 @@ def own_times(
     outside *= 1000
     np.divide(np.rint(outside, out=outside), 1000.0, out=after_optimizer)  # whole microseconds, as sent
     all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
-    np.subtract(all_waited, np.nan_to_num(buffers), out=own_collectives)
+    np.subtract(all_waited, np.fmax(buffers, 0.0), out=own_collectives)
     without_backward = wall - backward - (all_waited - waited[2])
     if (unseen := block.integers[FLAGS] & int(Flag.WAITS_UNSEEN) != 0).any():
         without_backward -= np.where(unseen, forward - waited[1], 0.0)  # own time or waiting, as in backward

@@ -133,7 +133,8 @@ def agreements(
     faster = step - np.maximum(recoverable, half)
     if any(np.isnan(values).any() for values in (lateness, arrival, faster)):
         return [False] * len(stops)
-    since = [_point(figures.steps, verdict.since) for verdict in verdicts]
+    point_of = {since: _point(figures.steps, since) for since in {verdict.since for verdict in verdicts}}
+    since = [point_of[verdict.since] for verdict in verdicts]
     firsts = np.searchsorted(np.hstack([window.group.of("point", before), points]), since)
     places = (len(before) + stops)[:, None] + np.arange(-figures.size, 0)
     is_judged, places = places >= firsts[:, None], np.maximum(places, 0)

@@ -147,10 +147,32 @@ def candidates(newest: Column, often: Mask) -> Indices:
     return np.sort(rows[np.argsort(-median(newest[rows]), kind="stable")[:CANDIDATES]])
 
 
-def late_often(newest: Column, wall: Column) -> Mask:
-    """Whether the excess is positive in most of the NEWEST steps, the last axis of `newest` and of `wall`."""
-    least = LOW_SHARE * np.maximum(FLAG_MS, FLAG_SHARE * median(wall))[..., None]
-    return np.asarray((newest > least).sum(axis=-1) >= (1 - LOW - 0.1) * NEWEST)
+def least_excess(wall: Column) -> Column:
+    """(k,) ms of excess that a late rank has in most steps of each of k windows, (k, steps)."""
+    return np.asarray(LOW_SHARE * np.maximum(FLAG_MS, FLAG_SHARE * median(wall)))
+
+
+MOST_NEWEST = (1 - LOW - 0.1) * NEWEST
+"""So many of the NEWEST steps are most of them."""
+
+
+def late_often(excess: Column, least: Column, windows: Indices) -> Mask:
+    """(k, rows) whether an excess, (rows, n), is above `least`, (k,), in most steps of each of k windows.
+
+    `windows`: (k, NEWEST) the places of their steps, which follow each other."""
+    may: Mask = may_be_late_often(excess, least, windows)
+    late: Mask = may.T.copy()
+    rows, which = np.nonzero(may)
+    over = excess[rows[:, None], windows[which]] > least[which, None]
+    late[which, rows] = over.sum(axis=-1) >= MOST_NEWEST
+    return late
+
+
+def may_be_late_often(excess: Column, least: Column, windows: Indices) -> Mask:
+    """(rows, k) as `late_often`, of the smallest `least` of all windows: this costs less."""
+    n_above = np.zeros((len(excess), excess.shape[1] + 1), np.int64)
+    np.cumsum(excess > np.fmin.reduce(least), axis=1, out=n_above[:, 1:])
+    return np.asarray(n_above[:, windows[:, -1] + 1] - n_above[:, windows[:, 0]] >= MOST_NEWEST)
 
 
 def lasting(over: Column, wall: Column, first: Indices) -> Column:

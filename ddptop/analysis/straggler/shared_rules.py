@@ -55,7 +55,7 @@ def onsets(excess: Column, thresholds: Thresholds) -> Indices:
     nothing."""
     steps = excess.shape[1]
     level = median(excess[:, -thresholds.level_steps :])[:, None]
-    above = np.clip(np.nan_to_num(excess), 0.0, level) - level / 2
+    above = np.minimum(np.fmax(excess, 0.0), level) - level / 2
     first = steps - 1 - np.cumsum(above[:, ::-1], axis=1).argmax(axis=1)
     return np.asarray(np.where(level[:, 0] > 0, first, steps))
 

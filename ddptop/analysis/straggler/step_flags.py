@@ -124,8 +124,8 @@ class _Group:
     @property
     def may_have_pattern(self) -> bool:
         """Whether a member may be late now and then, or in turn with others, at this evaluation."""
-        is_large = bool(self.large_ms.any()) or any(self.most_paused_ms)
-        return is_large or self.may_rotate or self.added.sizes_vary
+        may_be_uneven = self.may_rotate or self.added.sizes_vary
+        return may_be_uneven or any(self.most_paused_ms) or bool(self.large_ms.any())
 
     @property
     def may_rotate(self) -> bool:
@@ -224,22 +224,19 @@ class _Group:
         """`_Added.often`, of the evaluations after these slots."""
         if not len(ends):
             return {}
-        newest = np.arange(1 - own_time_rules.NEWEST, 1)
-        slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
-        window_places = (ends - slots[0])[:, None] + newest
-        wall = steps.wall(slots)[window_places]
+        slots = np.arange(ends[0] + 1 - own_time_rules.NEWEST, ends[-1] + 1)
+        windows = (ends - ends[0])[:, None] + np.arange(own_time_rules.NEWEST)
+        least = own_time_rules.least_excess(steps.wall(slots)[windows])
         excess = steps.work_excess(slots, rows)
-        # Of many ranks an array of all evaluations would be as large as all else that is kept.
-        together = max(1, own_time_rules.PLACE_RANKS // len(self.members))
-        parts = [slice(begin, begin + together) for begin in range(0, len(ends), together)]
-        late_in_parts = [
-            own_time_rules.late_often(excess[:, window_places[part]], wall[part]) for part in parts
-        ]
-        often: dict[OwnPlace | None, Mask] = {None: np.concatenate(late_in_parts, axis=1).T}
+        often: dict[OwnPlace | None, Mask] = {None: own_time_rules.late_often(excess, least, windows)}
         if len(self.members) <= own_time_rules.PLACE_RANKS:
-            over = _excess_in_places(steps, slots, self.members)
-            of_places = own_time_rules.late_often(over[..., window_places], wall)
-            often |= zip(STEADY, of_places.swapaxes(1, 2), strict=True)
+            for place in STEADY:
+                own_ms = steps.place(place, slots, rows)
+                # No excess is larger than what the ranks differ by, and in most places they hardly differ.
+                apart_ms = np.fmax.reduce(own_ms, axis=0) - np.fmin.reduce(own_ms, axis=0)
+                if own_time_rules.may_be_late_often(apart_ms[None], least, windows).any():
+                    over = formulas.lateness(own_ms.T).T
+                    often[place] = own_time_rules.late_often(over, least, windows)
         return {place: late for place, late in often.items() if late.any()}
 
 

@@ -270,7 +270,9 @@ class Collector:
 
     def work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
-        ready = dict(self._poller.poll(self.viewers.wait_ms(time.monotonic_ns(), self.longest_sleep_ms)))
+        ready = dict(
+            self._poller.poll(self.viewers.ms_until_frame(time.monotonic_ns(), self.longest_sleep_ms))
+        )
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)

@@ -154,7 +154,7 @@ class Viewers:
                 self._server.deny_frame(viewer.name, now_ns)
         return bool(due)
 
-    def wait_ms(self, now_ns: int, most: int) -> int:
+    def ms_until_frame(self, now_ns: int, most: int) -> int:
         """Milliseconds until a frame is due, at most `most`."""
         due = min(
             (self._due_ns(viewer) for viewer in self._server.waiting_viewers()),

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ddptop.frames.figures import GROUP_FIGURES
 from ddptop.host.installation import install_command
 from ddptop.protocol.outlets import safe_text
 
@@ -29,20 +30,6 @@ if TYPE_CHECKING:
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 """By the name of the logger, the package that it needs."""
 
-GROUP = (
-    "loss_mean",
-    "steps_per_s",
-    "step_ms_p50",
-    "step_ms_p95",
-    "collective_ms",
-    "wait_ms",
-    "transfer_ms",
-    "exposed_comm_ms",
-    "overlap_pct",
-    "busbw_gbps",
-)
-"""Figures of the group that are written, as in the snapshot."""
-
 TIMEOUT_S = 60.0
 """Longest time of one write. Opening takes W&B some seconds over a slow line."""
 
@@ -56,7 +43,11 @@ class LoggerError(Exception):
 
 def figures_to_log(frame: Frame) -> dict[str, float]:
     """What is written of a frame, by name: the known figures of the group and the logged values' means."""
-    values = {f"ddptop/{name}": getattr(frame.group, name) for name in GROUP}
+    values = {
+        f"ddptop/{figure.name}": getattr(frame.group, figure.name)
+        for figure in GROUP_FIGURES
+        if figure.is_logged
+    }
     # MLflow takes letters, digits and these signs.
     values |= {f"logged/{NOT_IN_NAMES.sub('_', value.name)}": value.mean for value in frame.logged}
     return {

@@ -343,6 +343,8 @@ class Figure:
     """Place in the line of counts on the page of a rank; None: it is not there."""
     metric: Metric | None = None
     """Its metric; None: it has none."""
+    is_logged: bool = False
+    """Of the group: whether loggers have it (TensorBoard, W&B, MLflow)."""
     is_exported: bool = False
     """Whether the exported table of ranks has it, as it was at the end."""
     step_place: int | None = None
@@ -1847,6 +1849,7 @@ GROUP_FIGURES = (
     Figure(
         name="steps_per_s",
         scope="group",
+        is_logged=True,
         metric=Metric(place=20, name="steps_per_second", help="Steps per second of the group"),
         formula=(
             "(last − first step number) / (time between their ends on rank 0), over the window: "
@@ -1858,6 +1861,7 @@ GROUP_FIGURES = (
     Figure(
         name="step_ms_p50",
         scope="group",
+        is_logged=True,
         json_path="step_ms.p50",
         formula="median over the window of the median over ranks of `step_ms`",
         source="ddptop/analysis/to_frame/frame.py",
@@ -1865,6 +1869,7 @@ GROUP_FIGURES = (
     Figure(
         name="step_ms_p95",
         scope="group",
+        is_logged=True,
         json_path="step_ms.p95",
         formula="95 % quantile over the window of the median over ranks of `step_ms`",
         source="ddptop/analysis/to_frame/frame.py",
@@ -1872,6 +1877,7 @@ GROUP_FIGURES = (
     Figure(
         name="loss_mean",
         scope="group",
+        is_logged=True,
         json_path="loss.mean",
         metric=Metric(place=120, name="loss", help="Loss of the newest step, mean over ranks"),
         formula="mean over ranks of the newest known losses; null where one of them is not finite",
@@ -1938,30 +1944,35 @@ GROUP_FIGURES = (
     Figure(
         name="collective_ms",
         scope="group",
+        is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="wait_ms",
         scope="group",
+        is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="transfer_ms",
         scope="group",
+        is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="exposed_comm_ms",
         scope="group",
+        is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="overlap_pct",
         scope="group",
+        is_logged=True,
         metric=Metric(place=100, name="overlap", help="Share of communication that is hidden behind compute"),
         formula=(
             "100 × (1 − sum over ranks of exposed communication / sum over ranks of collective "
@@ -1973,6 +1984,7 @@ GROUP_FIGURES = (
     Figure(
         name="busbw_gbps",
         scope="group",
+        is_logged=True,
         metric=Metric(place=110, name="bus_bandwidth", help="Bus bandwidth, as nccl-tests counts it"),
         formula=(
             "bytes of all buckets / mean over ranks of the transfer time × 2(n−1)/n; mean over process groups"

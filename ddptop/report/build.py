@@ -175,7 +175,7 @@ def _take_last_frame(sampler: RunSampler, growing: bool, recording: str | None) 
 def _as_in_the_breakdown(report: Report) -> Communication:
     """Communication with the wait and the transfer of the table of ranks: one figure on the whole page."""
     comm, times = report.communication, rank_times(report.ranks, report)
-    if comm.exposed_comm_ms is None or not np.isfinite(times[:-1]).all() or not times.size:
+    if not comm.is_measured or not np.isfinite(times[:-1]).all() or not times.size:
         return comm
     wait_ms, transfer_ms, sync_ms = (
         float(times[part_index].mean())
@@ -187,14 +187,13 @@ def _as_in_the_breakdown(report: Report) -> Communication:
         for rank in report.ranks
         if rank.buffers_ms is not None and rank.buffers_wait_ms is not None
     ]
-    step_ms = comm.step_ms
     return replace(
         comm,
         exposed_comm_ms=wait_ms + transfer_ms,
         exposed_wait_ms=wait_ms,
         exposed_transfer_ms=transfer_ms,
-        exposed_pct=100 * (wait_ms + transfer_ms) / step_ms if step_ms else None,
-        exposed_transfer_pct=100 * transfer_ms / step_ms if step_ms else None,
+        exposed_pct=summaries.share_pct(wait_ms + transfer_ms, comm.step_ms),
+        exposed_transfer_pct=summaries.share_pct(transfer_ms, comm.step_ms),
         buffers_ms=sum(moved) / len(moved) if moved else None,
         sync_ms=sync_ms,
     )
@@ -220,7 +219,7 @@ def _summarize_reading(
     return Reading(
         steps=round(float(table.steps.sum())),
         read_steps=len(table.step),
-        judged_pct=100 * float(table.seconds[measured].sum()) / seconds if seconds > 0 else None,
+        judged_pct=summaries.share_pct(float(table.seconds[measured].sum()), seconds),
         whole=whole,
         clock_free=bool(total > 0 and per_sample[free].sum() > total / 2),
         refused=refused,
@@ -238,9 +237,9 @@ def _summarize_cost(table: StepTable, stalled_s: float, stragglers: Sequence[Str
     return Cost(
         step_s=step_s,
         flagged_s=flagged_s,
-        flagged_pct=100 * flagged_s / step_s if flagged_s is not None and step_s > 0 else None,
+        flagged_pct=summaries.share_pct(flagged_s, step_s),
         uneven_s=uneven_s,
-        uneven_pct=100 * uneven_s / step_s if uneven_s is not None and step_s > 0 else None,
+        uneven_pct=summaries.share_pct(uneven_s, step_s),
         stalled_s=stalled_s,
     )
 

@@ -281,6 +281,11 @@ class Communication:
     sync_ms: float | None = None
     """In the script's own collectives, waiting and moving: no part of exposed communication."""
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known in some step; else there are sizes of buckets alone."""
+        return self.exposed_comm_ms is not None
+
 
 @dataclass(frozen=True, slots=True)
 class BucketSummary:

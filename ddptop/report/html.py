@@ -263,9 +263,8 @@ def _draw_hosts(report: Report) -> str:
 
 def _draw_communication(report: Report) -> str:
     columns, rows = bucket_columns(report.buckets)
-    measured = report.communication.exposed_comm_ms is not None
     return _make_paragraphs(sentences.communication_lines(report)) + (
-        _draw_table(columns, rows) if rows and measured else ""
+        _draw_table(columns, rows) if rows and report.communication.is_measured else ""
     )
 
 

@@ -52,6 +52,11 @@ def weighted_mean(values: Sequence[float | None], weights: Column) -> float | No
     return float((numbers[is_known] * weights[is_known]).sum()) / total if total > 0 else None
 
 
+def share_pct(part: float | None, whole: float | None) -> float | None:
+    """A part of a time in percent; None: one is not known, or the whole is 0."""
+    return 100 * part / whole if part is not None and whole else None
+
+
 def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> tuple[RankSummary, ...]:
     """One summary for each rank of the group at the end of the run."""
     world = len(last.ranks.state)
@@ -190,8 +195,8 @@ def summarize_communication(
         exposed_comm_ms=exposed,
         exposed_wait_ms=wait_ms,
         exposed_transfer_ms=transfer_ms,
-        exposed_pct=100 * exposed / step_ms if exposed is not None and step_ms else None,
-        exposed_transfer_pct=100 * transfer_ms / step_ms if transfer_ms is not None and step_ms else None,
+        exposed_pct=share_pct(exposed, step_ms),
+        exposed_transfer_pct=share_pct(transfer_ms, step_ms),
         overlap_pct=mean_of_group(lambda group: group.overlap_pct),
         busbw_gbps=mean_of_group(lambda group: group.busbw_gbps),
         no_straggler_ms=without.straggler_ms,

@@ -167,8 +167,8 @@ def _communication_lines(report: Report, width: int) -> list[str]:
     lines: list[str] = []
     for text in sentences.communication_lines(report):
         lines += _wrap_text(text, width)
-    measured = report.communication.step_ms is not None and report.communication.exposed_comm_ms is not None
-    return [*lines, *bucket_table(report.buckets, width)] if measured else lines
+    shows_buckets = report.communication.step_ms is not None and report.communication.is_measured
+    return [*lines, *bucket_table(report.buckets, width)] if shows_buckets else lines
 
 
 def _advice_lines(report: Report, width: int) -> list[str]:

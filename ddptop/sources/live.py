@@ -204,7 +204,7 @@ class CollectorSource(WithoutPlayback, Source):
         try:
             while not self._stop.is_set():
                 self._grant_credit(link)
-                link.wait_for_frame(self.pace.wait_ms(time.monotonic()))
+                link.wait_for_frame(self.pace.ms_until_request(time.monotonic()))
                 self._receive_frames(link)
                 # Also without a new frame, so that a silence shows.
                 self._age_last_frame()

@@ -62,7 +62,7 @@ class RequestPace:
         """What has come cannot be read: slower, or each refresh would transfer another one in vain."""
         self.pause_s = min(2 * max(self.pause_s, PAUSE_S[0]), PAUSE_S[1])
 
-    def wait_ms(self, now_s: float) -> int:
-        """How long to wait for a frame, until the next request may be due."""
+    def ms_until_request(self, now_s: float) -> int:
+        """Until the next request may be due: so long to wait for a frame."""
         left_s = self._asked_s + self.pause_s - now_s
         return POLL_MS if self.is_owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s))

@@ -10,7 +10,7 @@ from __future__ import annotations
 DARK = {
     # The greys are so little coloured that terminals of 256 colours find them among their greys.
     "background": "#121316", "cursor": "#26292e", "word": "#2f363f", "banner": "#e6b450", "text": "#c8d0da",
-    "strong": "#f0f4f8", "dim": "#8c94a0", "faint": "#7a808a", "rule": "#383c43", "accent": "#7cc7ff",
+    "strong": "#f0f4f8", "dim": "#8c94a0", "faint": "#7a808a", "rule": "#4a505a", "accent": "#7cc7ff",
     "good": "#7fd1a0", "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#7a6426", "forward": "#8cc6f6",
     "backward": "#3168a8", "wait": "#fbb066", "transfer": "#1d7267", "optimizer": "#ceb4f9",
     "other": "#61676f", "sync": "#ebafcd", "area": "#2b4662", "edge": "#a2b1c2",

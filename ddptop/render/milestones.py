@@ -11,6 +11,7 @@ import numpy as np
 from ddptop.frames.numbers import duration
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import TIMES, AlikeRanks, alike_ranks
+from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render.chart import TimeAxis
 from ddptop.render.line import Line, join_parts
 from ddptop.render.phases import StepPart, draw_entry, draw_parts_bar
@@ -37,6 +38,9 @@ STAGES: Mapping[str, StepPart] = {
 }
 """By the milestone that ends it, as `RankStart` names it: what a rank does until then."""
 
+SECONDS = "seconds after the launch"
+"""What the axis of the bars counts."""
+
 WITHOUT_DDP = StepPart("model and first step", "▓", "M", "backward")
 """After the process group, of a rank without DistributedDataParallel: it has no milestones in between."""
 
@@ -50,6 +54,17 @@ TALLEST = 5
 
 LEAST_BAR = 20
 """Cells of a bar below which it says nothing."""
+
+
+def draw_before_first_step(context: RenderContext, width: int, height: int) -> list[Line]:
+    """What a page says whose figures begin with the first step: how far the ranks have come."""
+    lines = [Line(), Line("  No step is complete yet.", "dim")]
+    start = context.frame.start
+    if start is None:
+        return lines
+    title = [Line("S ", "accent").add(first_steps_phrase(start), "dim"), Line(SECONDS, "faint")]
+    bars = draw_milestones(context, width, height - len(lines) - 2)
+    return [*lines, Line(), Line("  ").extend(join_parts(title, width - 2)), *bars]
 
 
 def draw_milestones(context: RenderContext, width: int, height: int) -> list[Line]:

@@ -325,7 +325,7 @@ class DdptopApp(Actions, App[None]):
         """The bar of a recording follows while its button is held; so does the crosshair of the charts."""
         if self._dragged is not None:
             self._drag_bar(event.screen_x)
-        elif event.button and self.view.hover(self.place, event.screen_x, event.screen_y):
+        elif event.button and self.view.hover(self.place, event.screen_x - self.place.inset, event.screen_y):
             self.repaint()
 
     def on_mouse_up(self, event: MouseUp) -> None:
@@ -344,7 +344,7 @@ class DdptopApp(Actions, App[None]):
                 self.act(action)
         elif self.place.prompt is not None:
             return
-        elif not self.view.click(self, x, y, twice=event.chain > 1) and target is not None:
+        elif not self.view.click(self, x - self.place.inset, y, twice=event.chain > 1) and target is not None:
             self.choose(target, event.chain > 1)
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:

@@ -248,6 +248,8 @@ class PageLayout:
     heat: HeatState | None = None
     hosts: tuple[str, ...] | None = None
     """Hosts in the order in which they are shown."""
+    inset: int = 0
+    """Cells of the screen at the left of the page."""
 
 
 class Page(NamedTuple):
@@ -267,6 +269,8 @@ class Place:
     """The view to go back to."""
     rank: int = 0
     """The rank under the cursor."""
+    inset: int = 0
+    """Cells of the screen at the left of the page."""
     on_host: bool = False
     """In a grouped table: the cursor is on the row of that rank's host."""
     pointed: bool = False
@@ -372,6 +376,7 @@ class Place:
     def settle(self, layout: PageLayout) -> None:
         """Take over where things are in the picture that is shown from now on."""
         self.seek = 0
+        self.inset = layout.inset
         if layout.scroll is not None:
             self.scrolls[self.view] = layout.scroll
         if layout.table is not None:

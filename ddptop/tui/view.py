@@ -46,6 +46,8 @@ class View:
     filter_hint: ClassVar[str] = "ranks to show: 3, 8-15, a host, a device, a state, !not, /regex/"
     marks_matches: ClassVar[bool] = True
     """Whether the matches of a filter or search are marked, and `n` and `N` go through them."""
+    in_box: ClassVar[bool] = True
+    """Whether a box closes its panels on a large screen."""
     figures: PageFigures = RANK_PAGE_FIGURES
     """Its figures, which F1 explains."""
 

@@ -38,3 +38,8 @@ def check(name: str, text: str) -> None:
         GOLDEN.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), f"{path.name} differs; UPDATE_GOLDEN=1 rewrites it"
+
+
+def unboxed(text: str) -> list[str]:
+    """The lines of a screen without the sides of the box around a page."""
+    return [line.removeprefix("│").removesuffix("│").rstrip() for line in text.splitlines()]

@@ -39,7 +39,7 @@ from tests.tui.fake import (
 )
 from tests.tui.fake_views import heat
 from tests.tui.pages import page, place_at
-from tests.tui.screens import check
+from tests.tui.screens import check, unboxed
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -107,7 +107,7 @@ def test_the_mouse_puts_the_crosshair_where_it_points() -> None:
         await stage.text()
         state = stage.app.place.charts
         plot = state.plots[-1]
-        x, y = plot.left + plot.width // 2, plot.top + 1
+        x, y = stage.app.place.inset + plot.left + plot.width // 2, plot.top + 1
         await stage.pilot.click(offset=(x, y))
         text = await stage.text()
         middle = plot.begin_s + (plot.width // 2 + 0.5) * plot.cell_s
@@ -424,12 +424,12 @@ def test_charts_are_drawn_every_two_seconds_while_a_run_goes_on() -> None:
 def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_less_often() -> None:
     frame = straggler()
     person = Sketch(FakeSource(frame), (160, 50))
-    first = person.text().splitlines()
+    first = unboxed(person.text())
     group = replace(
         frame.group, loss_mean=0.1234, loss_max=0.2345, loss_max_rank=3, step_ms_p50=77.7, step_ms_p95=88.8
     )
     person.source.frame = replace(frame, unix_s=frame.unix_s + 0.25, group=group)
-    later = person.text().splitlines()
+    later = unboxed(person.text())
     assert "loss 0.1234" in later[0]
     row = next(at for at, line in enumerate(first) if line.startswith("loss "))
     assert later[row].startswith("loss 0.1234") and " step ms 77.7 " in later[row]
@@ -452,7 +452,7 @@ def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
 
 
 def test_the_page_of_a_rank_has_its_excess_over_the_last_minutes_with_a_gap_where_it_is_not_known() -> None:
-    lines = Sketch(FakeSource(straggler()), (160, 50)).press("w").splitlines()
+    lines = unboxed(Sketch(FakeSource(straggler()), (160, 50)).press("w"))
     at = next(at for at, line in enumerate(lines) if line.startswith("excess ms"))
     assert lines[at].startswith("excess ms last 7 min ▒ mean ┄ peak (own time minus median of the others)")
     below = next(line for line in lines[at + 1 :] if line.startswith("   └"))[:80]

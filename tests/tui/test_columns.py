@@ -98,7 +98,7 @@ def test_the_heat_map_and_the_hosts_have_their_own_figures() -> None:
     assert "excess of its worst rank" in sketch.press("8", "f1")
     assert "excess" not in sketch.press("enter", "enter", "escape").splitlines()[2]
     text = Sketch(FakeSource(frame), (160, 50)).press("f1")
-    assert re.search(r"^ +clock +half the distance of the limits of the offset", text, re.M)
+    assert re.search(r"^│ +clock +half the distance of the limits of the offset", text, re.M)
 
 
 def test_a_figure_has_one_name_on_every_view() -> None:

@@ -25,7 +25,7 @@ from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, 
 from tests.tui.fake_hosts import silent, spread
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
-from tests.tui.screens import check
+from tests.tui.screens import check, unboxed
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
@@ -295,7 +295,7 @@ class SeldomLate(FakeSource):
 
 def test_a_rank_that_is_seldom_late_has_its_slow_steps_beside_its_normal_ones() -> None:
     for size in ((80, 24), (160, 50), (50, 24)):
-        lines = sketch(SeldomLate(seldom_late()), size, "w").splitlines()
+        lines = unboxed(sketch(SeldomLate(seldom_late()), size, "w"))
         at = next(at for at, line in enumerate(lines) if line.startswith("ms, in its steps"))
         assert lines[at].split()[4:7] == ["slow", "normal", "more"]
         assert lines[at + 1].split()[1:5] == ["data", "11.2", "1.2", "+10.0"]
@@ -324,7 +324,7 @@ def test_since_when_a_rank_is_flagged_is_the_first_event_on_the_overview() -> No
     frame = replace(frame, events=(*frame.events, newer))
     foot = sketch(FakeSource(frame), (80, 24)).splitlines()[-3]
     assert foot.startswith("12:30 ▲ rank 1 became slow: data loading (step 11,902)")
-    lines = sketch(FakeSource(frame), (160, 50)).splitlines()
+    lines = unboxed(sketch(FakeSource(frame), (160, 50)))
     events = [line[9:] for line in lines if line[2:3] == line[5:6] == ":"]
     assert events[0].startswith("▲ rank 1 became slow") and events[1].startswith("▲ rank 2: a warning")
     assert sum("rank 1 became slow" in line for line in lines) == 1

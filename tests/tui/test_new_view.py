@@ -15,7 +15,7 @@ from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live
-from tests.tui.screens import check
+from tests.tui.screens import check, unboxed
 from tests.tui.test_golden import SIZES
 
 SIZE = (160, 40)
@@ -51,7 +51,7 @@ def with_dummy() -> Iterator[None]:
 
 def test_its_number_opens_it_and_its_key_does_what_it_declares() -> None:
     person = Sketch(FakeSource(live()), SIZE)
-    lines = person.press("0", "d", "d").splitlines()
+    lines = unboxed(person.press("0", "d", "d"))
     assert lines[2] == "step 12480: pressed 2"
     assert "0 dummy" in lines[-2] and "d count" in lines[-1]
     assert "── dummy ──" not in person.press("escape"), "Esc leads to the overview"

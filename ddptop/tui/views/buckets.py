@@ -12,6 +12,7 @@ from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, draw_rule
 from ddptop.render.metrics import BUCKET_FIELDS, PROCESS_GROUP_FIELDS
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import draw_legend
 from ddptop.render.process_group_table import LAUNCHES, ON_HOST, process_group_columns
 from ddptop.render.text import wrap_lines
@@ -66,10 +67,7 @@ def _describe_sum(scene: Scene) -> str:
     return f"sum over {what}: {parts} (they overlap)"
 
 
-def _explain_empty(scene: Scene) -> str:
-    if scene.frame.group.step is None:
-        return "No step is complete yet."
-    return "No rank has reported a bucket layout: there are no all-reduce times of this run."
+NO_BUCKETS = "No rank has reported a bucket layout: there are no all-reduce times of this run."
 
 
 def _draw_process_groups(scene: Scene, width: int, height: int) -> Page:
@@ -126,8 +124,10 @@ class BucketsView(View):
         if scene.frame.process_groups and not figures:
             return _draw_process_groups(scene, width, height)
         lines = [draw_rule(width, _count_buckets(scene))]
+        if not figures and scene.frame.group.step is None:
+            return Page([*lines, *draw_before_first_step(scene, width, height - 1)])
         if not figures:
-            words = wrap_lines(_explain_empty(scene), width - 4)
+            words = wrap_lines(NO_BUCKETS, width - 4)
             return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
         columns = table.fit_columns(bucket_columns(scene), width - 1)
         gap = 2 if table.total_width(columns, 2) < width else 1

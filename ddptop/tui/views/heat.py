@@ -487,6 +487,7 @@ class HeatView(View):
     name = "heat"
     answers = "all ranks over the last steps, by any metric"
     number = "4"
+    in_box = False  # the map has no title that a box could begin with
     short_name = "heat"
     filters_here = True
     figures = HeatFigures()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import get_args
 
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
-from ddptop.render.line import Line, draw_rule, join_parts, of_state, side_by_side
-from ddptop.render.text import fit_text
+from ddptop.render.line import Line, draw_rule, of_state, side_by_side
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import PAIRS, RECORDING_KEYS, SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
@@ -84,7 +85,7 @@ class HelpView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As far as it was scrolled."""
         room = height - 1
-        body = [line.cut(width) for line in (*self._summary(scene, width, room), *self._lines(scene))]
+        body = [*self._summary(scene, width, room), *self._lines(scene, width)]
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
         title = draw_rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
@@ -99,30 +100,38 @@ class HelpView(View):
         blocks = [[Line(view.name, "strong"), *own]] if own else []
         for topic, keys in TOPICS:
             blocks.append([Line(topic, "strong"), *(_draw_short_key(*key) for key in keys)])
-        lines = [line for block in blocks for line in block]
-        half = (len(lines) + 1) // 2
-        columns = side_by_side(lines[:half], lines[half:], width // 2)
+        columns = side_by_side(*_share_out(blocks), width // 2)
         # What follows begins on the next page of a low screen.
         return columns + [Line()] * max(1, height - len(columns) if height <= LOW_PAGE else 1)
 
-    def _lines(self, scene: Scene) -> Iterable[Line]:
+    def _lines(self, scene: Scene, width: int) -> Iterable[Line]:
         view = self._views[scene.place.before]
         if view.keys:
-            yield Line(f"on the page before this: {view.name}, {view.answers}", "dim")
-            yield from map(_draw_key, view.keys)
+            yield from _draw_words(f"on the page before this: {view.name}, {view.answers}", width)
+            for key in view.keys:
+                yield from _draw_key(key, width)
             yield Line("everywhere", "dim")
-        yield from map(_draw_key, self._views.shared_keys)
+        for key in self._views.shared_keys:
+            yield from _draw_key(key, width)
         yield Line("in a recording", "dim")
-        yield from map(_draw_key, RECORDING_KEYS)
+        for key in RECORDING_KEYS:
+            yield from _draw_key(key, width)
         elsewhere = self._keys_elsewhere(view)
         if elsewhere:
             yield Line("on other pages", "dim")
-            yield from (_draw_key(key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
+        for key, names in elsewhere.items():
+            yield from _draw_key(key, width, f" ({', '.join(sorted(names))})")
         yield Line("words", "dim")
-        yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
-        yield Line("signs of ranks and hosts: ", "dim").extend(join_parts(list(_draw_signs()), 200))
-        yield Line(f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost", "dim")
-        yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
+        for word, meaning in WORDS.items():
+            yield from _hang(Line(f"  {word}: ", "strong"), meaning, width, indent=4)
+        yield Line("signs of ranks and hosts", "dim")
+        yield from _draw_signs(width)
+        yield from _draw_words(
+            f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost", width
+        )
+        yield from _draw_words(
+            "the mouse chooses rows, titles to sort by, keys and the place in a recording", width
+        )
 
     def _keys_elsewhere(self, view: View) -> dict[ScreenKey, list[str]]:
         """Keys of other views than this one, with the names of those views."""
@@ -134,15 +143,39 @@ class HelpView(View):
         return names
 
 
-def _draw_signs() -> Iterable[Line]:
+def _share_out(blocks: list[list[Line]]) -> tuple[list[Line], list[Line]]:
+    """The lines of two columns, in order and as equal as whole blocks allow."""
+    splits = (
+        (list(chain(*blocks[:n_left])), list(chain(*blocks[n_left:]))) for n_left in range(len(blocks) + 1)
+    )
+    return min(splits, key=lambda columns: max(map(len, columns)))
+
+
+def _draw_signs(width: int) -> list[Line]:
+    lines = [Line(" ")]
     for state in (*get_args(RankStatus), "ended"):
         sign, role = of_state(state)
-        yield Line(sign, role).add(f" {state}")
+        if lines[-1].width + text_width(f" {sign} {state} ") > width:
+            lines.append(Line(" "))
+        lines[-1].add(f" {sign}", role).add(f" {state} ")
+    return lines
+
+
+def _draw_words(text: str, width: int) -> list[Line]:
+    return [Line(row, "dim") for row in wrap_lines(text, width)]
 
 
 def _draw_short_key(keys: str, text: str) -> Line:
     return Line(f"  {fit_text(keys, TOPIC_KEYS)}", "accent").add(text)
 
 
-def _draw_key(key: ScreenKey, where: str = "") -> Line:
-    return Line(f"  {fit_text(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)
+def _draw_key(key: ScreenKey, width: int, where: str = "") -> list[Line]:
+    return _hang(Line(f"  {fit_text(key.shown, KEY_WIDTH)}", "accent"), key.help + where, width)
+
+
+def _hang(head: Line, text: str, width: int, indent: int = 0) -> list[Line]:
+    """A text after what it explains; its further lines begin below it, or `indent` cells from the left."""
+    first, *others = wrap_lines(text, max(1, width - head.width)) or [""]
+    indent = indent or head.width
+    rest = wrap_lines(" ".join(others), max(1, width - indent))
+    return [head.add(first), *(Line(" " * indent).add(row) for row in rest)]

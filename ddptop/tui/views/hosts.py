@@ -14,6 +14,7 @@ from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, h
 from ddptop.render.hosts import figures_by_trouble, host_troubles
 from ddptop.render.line import Line, draw_rule, highlight_matches
 from ddptop.render.metrics import HOST_FIELDS
+from ddptop.render.text import wrap_lines
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.page_figures import PageFigures
@@ -145,7 +146,7 @@ class HostsView(View):
             line.target = index
             lines.append(line)
         if not hosts:
-            lines.append(Line("  ").add(_explain_empty(scene), "dim"))
+            lines += [Line("  ").add(row, "dim") for row in wrap_lines(_explain_empty(scene), width - 2)]
         lines += [Line()] * (height - detail - len(lines))
         if detail > DETAIL + 1:
             lines += draw_host_panels(scene, hosts[scroll.cursor], width, detail)

@@ -1,7 +1,7 @@
 """Panels of a wide screen: a title in a rule above each, a thin border between two beside each other.
 
 A page is made of bands below each other, a band of columns beside each other, a column of panels below each
-other.
+other. A box closes the panels of a page at its sides and its end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.render.line import Line, draw_rule
+from ddptop.render.text import text_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,14 @@ _JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (Fal
 
 _AT_TOP = {"┼": "┬", "├": "┌"}
 """The same in the first line of a band."""
+
+INSET = 1
+"""Cells at each side of a page in a box."""
+
+_RULES = "─┌├┬┴┼"
+
+_BOTTOM = {"│": "┴", "┤": "┴", "├": "┴", "┼": "┴"}
+"""The lower side of the box where a border of the last line meets it."""
 
 
 def has_panels(width: int, height: int) -> bool:
@@ -120,3 +129,40 @@ def _end_border(line: Line, cell: int) -> None:
             line.pieces[index] = (text[:place] + joint + text[place + 1 :], role)
             return
         begin += len(text)
+
+
+def draw_box(lines: Sequence[Line], width: int, height: int) -> list[Line]:
+    """`height` lines of `width` cells: a page of two cells and a line less, in a box that begins with its
+    first rule. What is above that, such as the verdict, stays outside. A page without a rule has no box."""
+    first = next((row for row, line in enumerate(lines) if _begins_with_rule(line)), None)
+    if first is None:
+        return list(lines)
+    inside = width - 2 * INSET
+    boxed = [*lines, *(Line() for _ in range(height - 1 - len(lines)))][: height - 1]
+    ends = "".join(_BOTTOM.get(letter, "─") for letter in _find_borders(boxed[-1], inside))
+    for row in range(first, len(boxed)):
+        line = boxed[row]
+        left = ("┌" if row == first else "├") if _begins_with_rule(line) else "│"
+        right = "┐" if row == first else "┤" if _ends_with_rule(line, inside) else "│"
+        whole = Line(ground=line.ground).extend(line.cut(inside)).pad(inside).on_own_ground()
+        boxed[row] = Line(left, "rule").extend(whole).add(right, "rule")  # the page's own line may be kept
+        boxed[row].target = line.target
+    return [*boxed, Line(f"└{ends}┘", "rule")]
+
+
+def _find_borders(line: Line, width: int) -> str:
+    """The letters of a line that are borders or rules; blanks for all others."""
+    return "".join(text if role == "rule" else " " * text_width(text) for text, role in line.pieces).ljust(
+        width
+    )
+
+
+def _begins_with_rule(line: Line) -> bool:
+    """Whether it is the title of a panel, or a rule: a key may be before it."""
+    roles = [role for _, role in line.pieces[:2]]
+    begin = 1 if roles[:1] == ["accent"] else 0
+    return roles[begin : begin + 1] == ["rule"] and line.pieces[begin][0][0] in _RULES
+
+
+def _ends_with_rule(line: Line, width: int) -> bool:
+    return line.width == width and line.pieces[-1][1] == "rule" and line.pieces[-1][0][-1] in _RULES

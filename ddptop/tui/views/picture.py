@@ -6,6 +6,7 @@ Also the screen before the first frame.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddptop.render.line import Line
 from ddptop.render.text import clean_text
@@ -16,6 +17,7 @@ from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Page, Place, Scene
 from ddptop.tui.views.footer import TWO_LINES_FROM, draw_banner, draw_footer, draw_keys, draw_views
 from ddptop.tui.views.header import draw_header
+from ddptop.tui.views.panels import INSET, draw_box, has_panels
 
 MIN_FOR_KEYS = 5
 """Lines from which the key line is worth one of them."""
@@ -32,13 +34,16 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
     if height - len(foot) >= MIN_FOR_KEYS or place.prompt is not None or place.note:
         foot.extend(draw_footer(scene, width, height))
     room = max(0, height - 1 - len(foot))
-    page = VIEWS[place.view].body(scene, width, room) if room else Page([])
-    body = page.lines[:room]
+    view = VIEWS[place.view]
+    boxed = view.in_box and has_panels(width, room)
+    inset = INSET if boxed else 0
+    page = view.body(scene, width - 2 * inset, room - boxed) if room else Page([])
+    body = draw_box(page.lines, width, room) if boxed else page.lines[:room]
     lines = [draw_header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
     if place.prompt is not None and place.prompt.purpose == "palette":
         over = draw_palette(place.prompt, offered, width, room, scene.ascii_only)
         lines[1 + room - len(over) : 1 + room] = over
-    return Page([line.cut(width) for line in lines[:height]], page.layout)
+    return Page([line.cut(width) for line in lines[:height]], replace(page.layout, inset=inset))
 
 
 def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> Page:

@@ -16,6 +16,7 @@ from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import EVALUATION, PARTS, SAVING, StepPart, draw_legend
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import ScreenKey, view_key
@@ -475,11 +476,12 @@ class TimelineView(View):
         if stall is not None and stall.step is not None and state.step is None:
             return Page(draw_stuck_step(scene, stall, width, height))
         if shown is None:
+            if scene.frame.group.step is None:
+                begin = draw_before_first_step(scene, width, height - 1)
+                return Page([draw_rule(width, "timeline"), *begin])
             text = "The step was requested; it comes with the next frame."
             if scene.frozen:
                 text = "The frozen frame has no step in full; press space to continue with the newest one."
-            if scene.frame.group.step is None:
-                text = "No step is complete yet."
             words = (Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))
             return Page([draw_rule(width, "timeline"), Line(), *words])
         state = replace(state, held=state.to_hold(shown))

@@ -97,6 +97,8 @@ _AFTER_SIGNAL = {
 
 _GONE_PEERS = "after a restart gloo may wait for processes that are gone."
 
+_NOT_CONNECTED = re.compile(r"connectFullMesh failed|timed out connecting")
+
 
 def after_outside_end(evidence: Mapping[str, Scalar]) -> str:
     """What to do after a signal to the launcher has ended the run. `evidence`: of its alert."""
@@ -193,6 +195,8 @@ def of_death(death: Death) -> str:
     if death.context:
         up_to = "" if call is None else f", up to {_name_place(call)}"
         return f"Let rank {death.rank} call as many collectives as the others{up_to}."
+    if death.incarnation and _NOT_CONNECTED.search(text):
+        return f"Start it again: {_GONE_PEERS}"
     for pattern, action in _OF_ERROR:
         if pattern.search(text):
             return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))

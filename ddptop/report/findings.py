@@ -169,15 +169,16 @@ def _end_of_run(report: Report) -> list[Finding]:
                 f"{host.message}; {ranks_in_short([d.rank for d in deaths])} followed",
             )
         ]
-    sentence = _attempts_phrase(deaths)
+    sentence, detail = _attempts_phrases(deaths)
     if run.state not in FAILED_STATES:
-        return [Finding("death", "warning", sentence + ", the run went on")]
-    return [Finding(cast("FindingKind", run.state), "critical", sentence)]
+        return [Finding("death", "warning", sentence + ", the run went on", detail)]
+    return [Finding(cast("FindingKind", run.state), "critical", sentence, detail)]
 
 
-def _attempts_phrase(deaths: Sequence[Death]) -> str:
+def _attempts_phrases(deaths: Sequence[Death]) -> tuple[str, tuple[str, ...]]:
     """How the last attempt has failed, and how often it was the same: `failed 4 times at train.py:26 (3
-    restarts): rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`."""
+    restarts): rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`. And how the first one has, if
+    that was otherwise: what came after the restarts may follow from them."""
     attempts: dict[int, list[Death]] = {}
     for death in deaths:
         attempts.setdefault(death.incarnation, []).append(death)
@@ -189,7 +190,13 @@ def _attempts_phrase(deaths: Sequence[Death]) -> str:
     failures = [
         Failure.of(death.position.user_call, death.reason, death.position.process) for death in firsts
     ]
-    return repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts)) + _find_deaths(last)
+    first = (
+        ()
+        if failures[-1] == failures[0]
+        else (f"the first failure: {_find_deaths(attempts[min(attempts)])}",)
+    )
+    repeated = repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts))
+    return repeated + _find_deaths(last), first
 
 
 def _find_deaths(deaths: Sequence[Death]) -> str:

@@ -151,9 +151,13 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
     reducer = Reducer()
     feed_together(reducer, messages)
     repeated = "failed 3 times at train.py:4 (3 restarts): rank 1 failed: RuntimeError: Gloo"
-    assert verdict(reducer.frame(messages[-1].t_ns)).sentence.startswith(f"FAILED · {repeated}")
+    last = reducer.frame(messages[-1].t_ns)
+    assert verdict(last).sentence.startswith(f"FAILED · {repeated}")
+    assert next_action(last) == "Start it again: after a restart gloo may wait for processes that are gone."
     found = report_from_messages(messages, steps=20)
     assert found.verdict[0].sentence.startswith(repeated)
+    (before,) = found.verdict[0].detail
+    assert before.startswith("the first failure: rank 2 failed: ValueError: bad sample")
     assert [death.rank for death in found.deaths if not death.follows] == [2, 0, 2, 1]
     assert found.hosts == (), "ranks that have not come again are on no other host"
 

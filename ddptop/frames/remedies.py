@@ -156,6 +156,11 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "nvidia-smi on {host} shows whether another process holds its GPU's memory.",
     ),
     (
+        re.compile(r"DefaultCPUAllocator: can't allocate memory|MemoryError|Cannot allocate memory"),
+        "Use smaller batches or fewer workers. free -h on {host}, ulimit -v, and the limit of the job or "
+        "container show how much memory there is.",
+    ),
+    (
         re.compile(r"Duplicate GPU detected"),
         "Give each rank a GPU of its own: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
         "anything is moved to the GPU.",

@@ -169,10 +169,10 @@ def _end_of_run(report: Report) -> list[Finding]:
                 f"{host.message}; {ranks_in_short([d.rank for d in deaths])} followed",
             )
         ]
-    sentence, detail = _attempts_phrases(deaths)
+    sentence, earlier = _attempts_phrases(deaths)
     if run.state not in FAILED_STATES:
-        return [Finding("death", "warning", sentence + ", the run went on", detail)]
-    return [Finding(cast("FindingKind", run.state), "critical", sentence, detail)]
+        return [Finding("death", "warning", sentence + ", the run went on", earlier)]
+    return [Finding(cast("FindingKind", run.state), "critical", sentence, earlier)]
 
 
 def _attempts_phrases(deaths: Sequence[Death]) -> tuple[str, tuple[str, ...]]:
@@ -190,13 +190,11 @@ def _attempts_phrases(deaths: Sequence[Death]) -> tuple[str, tuple[str, ...]]:
     failures = [
         Failure.of(death.position.user_call, death.reason, death.position.process) for death in firsts
     ]
-    first = (
-        ()
-        if failures[-1] == failures[0]
-        else (f"the first failure: {_find_deaths(attempts[min(attempts)])}",)
-    )
+    detail: tuple[str, ...] = ()
+    if failures[-1] != failures[0]:
+        detail = (f"the first failure: {_find_deaths(attempts[min(attempts)])}",)
     repeated = repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts))
-    return repeated + _find_deaths(last), first
+    return repeated + _find_deaths(last), detail
 
 
 def _find_deaths(deaths: Sequence[Death]) -> str:

@@ -50,6 +50,14 @@ def test_a_killed_rank_is_named_with_signal_and_step(stage) -> None:
     )
 
 
+def test_a_rank_without_memory_is_told_what_it_asked_for_and_what_to_try(stage) -> None:
+    asked = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes."
+    raises(stage, 2, f"RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. {asked}", load(88))
+    found = stage.frame()
+    assert f"rank 2 failed: RuntimeError: {asked}" in verdict(found).line()
+    assert next_action(found).startswith("Use smaller batches or fewer workers. free -h on node0")
+
+
 def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage) -> None:
     stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL", out_of_memory=True)
     words = "rank 2 was killed by SIGKILL at step 40 (out of memory: the kernel killed it)"

@@ -54,8 +54,9 @@ _AT_THE_END = frozenset({"destroy_process_group"})
 """Functions of torch.distributed that wait for no other rank's part in a collective."""
 
 
-_BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
-"""`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `: where torch was built."""
+_BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] |\[enforce fail at [^\]]+\] (?:\w+ == \w+\. )?")
+"""`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `, where torch was built; `[enforce
+fail at alloc_cpu.cpp:127] err == 0. `."""
 
 MAX_REASON = 240
 """Characters of a reason, which may contain a whole tensor. A rank sends 160 of an exception and 80 of the

@@ -42,8 +42,8 @@ SAVE_ASIDE = (
     "parts on all ranks, or less often."
 )
 EVALUATE_TOGETHER = (
-    "Let every rank evaluate a part of the data and all-reduce the sums, or evaluate less often, or in a "
-    "process of its own on saved weights."
+    "Do not let the others wait for {who} in evaluation. Let every rank evaluate an equal part of the data "
+    "and all-reduce the sums, or evaluate less often, or in a process of its own on saved weights."
 )
 KEEP_WORKERS = (
     "persistent_workers=True in a DataLoader that is made once, before the first epoch: its workers then "
@@ -60,7 +60,7 @@ _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "start": ("start_up", f"Look at what {{who}} does before its first step. {SHORTER_START}"),
         "first_batch": ("persistent_workers", KEEP_WORKERS),
-        "evaluation": ("evaluate_together", ONE_RANK_WORK + EVALUATE_TOGETHER),
+        "evaluation": ("evaluate_together", EVALUATE_TOGETHER),
         "saving": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
         "phase": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
     }

@@ -183,7 +183,7 @@ def test_a_checkpoint_that_the_others_wait_for(healthy: Report) -> None:
 def test_an_evaluation_on_one_rank(healthy: Report) -> None:
     rows = (waited(0, "evaluation", 57.5, steps=3, each_s=19.2),)
     made = replace(healthy, ledger=ledger(waited_for=rows, waiting=[0.0, 57.5], evaluation=[57.5, 0.0]))
-    assert "Let every rank evaluate a part" in found_in(made)["evaluate_together"].action
+    assert "Let every rank evaluate an equal part" in found_in(made)["evaluate_together"].action
 
 
 def test_a_long_start(healthy: Report) -> None:

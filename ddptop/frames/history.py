@@ -280,24 +280,19 @@ class HistoryStore:
 
 
 LEAST, LARGEST, LAST = ("loss_min", "step_min_ms"), ("loss_max", "step_max_ms"), ("step", "time_s")
+QUANTILES = {"step_ms": 0.5, "step_p95_ms": 0.95}
+"""Of bins of steps: the columns that are a quantile of their steps."""
 
 
 def _bins_of(steps: _Points) -> _Points:
     """A bin of each row of steps, (bins, steps) in each column."""
     bins: _Points = {}
+    one_each = np.ones(steps["step_ms"].shape)
     for name, values in steps.items():
-        if name in LAST:
-            bins[name] = values[:, -1].copy()
-        elif name in LEAST:
-            bins[name] = np.fmin.reduce(values, axis=1)
-        elif name in LARGEST:
-            bins[name] = np.fmax.reduce(values, axis=1)
-        elif name == "step_ms":
-            bins[name] = np.quantile(values, 0.5, axis=1).astype(np.float32)
-        elif name == "step_p95_ms":
-            bins[name] = np.quantile(values, 0.95, axis=1).astype(np.float32)
+        if name in QUANTILES:
+            bins[name] = np.quantile(values, QUANTILES[name], axis=1).astype(np.float32)
         else:
-            bins[name] = _mean_of_rows(values, np.ones(values.shape))
+            bins[name] = _fold_rows(name, values, one_each)
     _keep_bad_losses(bins, steps["loss_mean"], steps["loss_max"])
     return bins
 
@@ -305,19 +300,23 @@ def _bins_of(steps: _Points) -> _Points:
 def _merge_pairs(bins: _Points, sizes: Column, left: Indices) -> _Points:
     """A bin of each pair of bins that begins at one of these indices."""
     pairs = np.stack([left, left + 1], axis=1)
-    merged: _Points = {}
-    for name, column in bins.items():
-        values = column[pairs]
-        if name in LAST:
-            merged[name] = values[:, -1]
-        elif name in LEAST:
-            merged[name] = np.fmin.reduce(values, axis=1)
-        elif name in LARGEST:
-            merged[name] = np.fmax.reduce(values, axis=1)
-        else:
-            merged[name] = _mean_of_rows(values, sizes[pairs])
+    merged = {name: _fold_rows(name, column[pairs], sizes[pairs]) for name, column in bins.items()}
     _keep_bad_losses(merged, bins["loss_mean"][pairs], bins["loss_max"][pairs])
     return merged
+
+
+def _fold_rows(name: str, values: Column, weights: Column) -> Column:
+    """(bins,) what a bin has of each row of a column: its last, least or largest value, else the mean."""
+    folded: Column
+    if name in LAST:
+        folded = values[:, -1].copy()
+    elif name in LEAST:
+        folded = np.fmin.reduce(values, axis=1)
+    elif name in LARGEST:
+        folded = np.fmax.reduce(values, axis=1)
+    else:
+        folded = _mean_of_rows(values, weights)
+    return folded
 
 
 def _mean_of_rows(values: Column, weights: Column) -> Column:

@@ -215,23 +215,37 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:
-        cut_off = _just_cut_off(state, running, now_ns)
-        # An answer to this stall holds, unless some rank has moved on since.
-        moved_ns = max(since_ns, *(ranks[rank].moved_ns for rank in running))
-        unheard = {rank for rank in cut_off if answer_since(ranks[rank], moved_ns) is None}
-        awaits_answers = awaits_answers or bool(unheard)
-        progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in cut_off) for rank in running]
-        result = diagnose(progress, awaits_answers=awaits_answers)
-        if not unheard.isdisjoint(result.ranks):
-            result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
-        waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
-        if silent and (waits or not _explains_stall(result, len(running))):
-            result = Diagnosis(UNREACHABLE, silent, tuple(running))
+        result = _diagnose_progress(state, running, silent, since_ns, now_ns, awaits_answers=awaits_answers)
     if result.kind == "missing" and result.ranks and not result.start:
         result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
     awaits_answers = awaits_answers or result.awaits_answers
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+def _diagnose_progress(
+    state: RunState,
+    running: Sequence[int],
+    silent: tuple[int, ...],
+    since_ns: int,
+    now_ns: int,
+    *,
+    awaits_answers: bool,
+) -> Diagnosis:
+    """The diagnosis by the progress of these ranks. `silent`: ranks of hosts that are silent."""
+    ranks, cut_off = state.ranks, _just_cut_off(state, running, now_ns)
+    # An answer to this stall holds, unless some rank has moved on since.
+    moved_ns = max(since_ns, *(ranks[rank].moved_ns for rank in running))
+    unheard = {rank for rank in cut_off if answer_since(ranks[rank], moved_ns) is None}
+    awaits_answers = awaits_answers or bool(unheard)
+    progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in cut_off) for rank in running]
+    result = diagnose(progress, awaits_answers=awaits_answers)
+    if not unheard.isdisjoint(result.ranks):
+        result = Diagnosis("asking", (), tuple(rank for rank in running if rank not in unheard))
+    waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
+    if silent and (waits or not _explains_stall(result, len(running))):
+        result = Diagnosis(UNREACHABLE, silent, tuple(running))
+    return replace(result, awaits_answers=awaits_answers or result.awaits_answers)
 
 
 MOST_CUT_OFF_NS = 30 * NS

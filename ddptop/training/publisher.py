@@ -332,18 +332,13 @@ class Publisher(threading.Thread):
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
-            self._stop_measuring()
+            self._recorder.stop_measuring()
             if self._ending is not None:
                 self._ending.end_hold()
             if self._notices is not None:
                 self._notices.close()
         finally:
             self._sampler.end_series()
-
-    def _stop_measuring(self) -> None:
-        """Take as little time as possible: records are not read, or something is wrong for good."""
-        self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
-        self._recorder.marks_every = self._recorder.record_every = 1 << 40
 
     def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
@@ -405,7 +400,7 @@ class Publisher(threading.Thread):
             self._session.replicas.allowance_ns = allowed * self.budget.step_ns
             # After the lines above, which would set them again.
             if guard.muted:
-                self._stop_measuring()
+                self._recorder.stop_measuring()
         self._send_bye(sender)
 
     def _choose_recorded_steps(self, every: int) -> None:

@@ -59,7 +59,7 @@ def test_ranks_whose_steps_cannot_be_paired_do_not_begin(of_ranks: Any, words: s
 def test_of_several_jobs_one_rank_each_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     pid, parent = os.getpid(), os.getppid()
     found = [(pid, ("a",)), (1 << 22, ("a",)), (parent, ("b",))]
-    monkeypatch.setattr(attach, "_find_ranks", lambda: found)
+    monkeypatch.setattr(attach, "find_ranks", lambda: found)
     with pytest.raises(CliError, match="2 jobs run on this host") as refused:
         attach.ranks_of([])
     listed = [int(line.split()[0]) for line in str(refused.value).splitlines()[1:]]

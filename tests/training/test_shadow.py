@@ -15,7 +15,7 @@ from ddptop.training import attach
 from ddptop.training import recorder as module
 from ddptop.training.guard import Guard
 from ddptop.training.packing import LayoutTracker, pack_steps
-from ddptop.training.publisher import LoggedScalars, Publisher
+from ddptop.training.publisher import LoggedScalars
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import Session
 from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
@@ -286,7 +286,7 @@ def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> Non
 
 def test_a_recorder_whose_publisher_has_failed_stands_aside(clock: Clock) -> None:
     recorder = Recorder()
-    Publisher._stop_measuring(SimpleNamespace(_recorder=recorder))  # type: ignore[arg-type]
+    recorder.stop_measuring()
     train(recorder, clock, 10 * BLOCK)
     assert recorder.unseen_optimizer and recorder.step == 10 * BLOCK
 

@@ -264,7 +264,7 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
 
     Processes whose environment names no job (`mp.spawn`) are taken as they are.
     """
-    ranks = dict(_find_ranks())
+    ranks = dict(find_ranks())
     jobs = set(ranks.values())
     if not pids:
         if len(jobs) != 1:
@@ -295,7 +295,7 @@ def _command_of(pid: int) -> str:
     return ""
 
 
-def _find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
+def find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
     """Process id and job of each rank of this user. Workers of ranks are left out: they have the environment
     of their rank."""
     import psutil

@@ -152,7 +152,7 @@ def test_the_seed_is_written_on_the_runs_card(monkeypatch: pytest.MonkeyPatch) -
             self.asked += 1
 
     session = Session()
-    monkeypatch.setattr(attach, "_session", session)
+    monkeypatch.setattr(attach, "current_session", lambda: session)
     note_on_card("seed", 7)
     assert session.card == {"seed": 7}
     assert session.asked, "so that the card is sent again"

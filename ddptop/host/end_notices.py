@@ -2,7 +2,8 @@
 
 A signal ends a rank at once, and with it the steps that its publisher has not sent, of up to a quarter of a
 second. The launcher knows it before. So each rank has a datagram socket in the run's folder. Before its
-signal the launcher asks each of them to send what it has, and waits for their answers, NOTICE_S at most.
+signal the launcher asks each of them to send what it has, and waits for their answers, NOTICE_S at most. A
+rank whose step lasts also sends its stacks: the others may have given up waiting for it.
 
 The ranks handle signals as without ddptop: handlers, masks and what forked processes inherit are not
 touched. A rank whose publisher cannot run, because C code holds the interpreter lock or its process is

@@ -118,6 +118,9 @@ LAST_STEPS_S = 0.2
 LATE_S = 0.1
 """How long a late thread may take at exit to return from a call of torch's, which takes microseconds."""
 
+STANDS_S = 1.0
+"""A rank whose step has lasted so long sends where it is before its launcher ends it."""
+
 LOOK_S = 0.05
 """How often a rank whose step lasts looks whether it is asked what it is doing."""
 
@@ -237,7 +240,9 @@ class Publisher(threading.Thread):
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
         self._activity = ActivityWatch(session.recorder, threading.get_ident())
-        self._reporter = EvidenceReporter(threading.get_ident(), self._current_position, self._device_failed)
+        self._reporter = EvidenceReporter(
+            threading.get_ident(), self._current_position, self._device_failed, self._wake_up
+        )
         self._sampler = StackSampler(
             session.recorder,
             threading.get_ident(),
@@ -256,9 +261,12 @@ class Publisher(threading.Thread):
         self._readings_due = 0.0
         self._wake = threading.Event()
         self._notices: EndNotices | None = None
+        self._launchers: list[str | bytes] = []
+        """Those that have given notice and are not answered yet."""
         self._ending: StepHold | None = None
         """From a launcher's notice until ENDING_S later, in which it mostly ends this process."""
-        self._step_seen = -1
+        self._step_seen, self._moved_s = -1, 0.0
+        """The step at the last wait, and when it was first seen."""
         self._closing = False
         self._left_requested = False
         self._left_sent = threading.Event()
@@ -355,26 +363,19 @@ class Publisher(threading.Thread):
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
-            launchers = self._take_notices()
+            has_notice = self._take_notices()
             is_turn, beats = turns.take_turn(self.budget.report_every)
             records: Sequence[StepRecord | LeftOutSteps] = ()
             if self.take_sending_due() or is_turn:
                 records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
-            if beats or launchers:
+            if beats or has_notice:
                 sender.set_heartbeat(encode(self._make_progress()))
             ack = sender.exchange_messages()
             if self._ending is not None:
                 self._ending.note_sent()
-            if self._notices is not None:
-                self._notices.answer_launchers(launchers)
-            evidence = self._reporter.answer_request(sender.asked)
-            if evidence is not None:
-                if self._session.device is not None:
-                    self.send(self._session.device.position_event(self._recorder, self.rank))
-                self.send(evidence)
-                self._wake.set()  # a launcher that ends the run leaves this process a moment
+            self._report_evidence(sender.asked, has_notice)
             samples = self._sampler.take_samples(sender.asked_samples)
             if samples is not None:
                 self.send(samples)
@@ -432,6 +433,8 @@ class Publisher(threading.Thread):
         # once.
         end_s = now_s + period_s - now_s % period_s
         step_before, self._step_seen = self._step_seen, self._recorder.step
+        if self._step_seen != step_before:
+            self._moved_s = now_s
         look_s = LOOK_S if self._step_seen == step_before else period_s
         sampler = self._sampler
         while True:
@@ -457,16 +460,35 @@ class Publisher(threading.Thread):
         if self._notices is not None:
             self._notices.end_wait()
 
-    def _take_notices(self) -> list[str | bytes]:
-        """The launchers that end this process in a moment. From then on each step is sent at its end."""
+    def _take_notices(self) -> bool:
+        """Whether a launcher has given notice that it ends this process in a moment. From then on each step
+        is sent at its end."""
         if self._notices is None:
-            return []
+            return False
         launchers = self._notices.take_notices()
+        self._launchers += launchers
         if launchers and self._ending is None:
             self._ending = StepHold(self._recorder, self._notices.end_wait)
         if self._ending is not None and not self._ending.renew_hold(bool(launchers)):
             self._ending = None
-        return launchers
+        return bool(launchers)
+
+    def _report_evidence(self, asked: int, has_notice: bool) -> None:
+        """Send evidence where the collector has `asked` for it, or a launcher is about to end this process
+        in a step that lasts; answer launchers once it is sent."""
+        evidence = self._reporter.answer_request(asked)
+        if evidence is not None:
+            if self._session.device is not None:
+                self.send(self._session.device.position_event(self._recorder, self.rank))
+            self.send(evidence)
+            self._wake.set()  # a launcher that ends the run leaves this process a moment
+            return
+        # The others may have waited for this rank, and the collector's question may come too late.
+        if has_notice and time.monotonic() - self._moved_s >= STANDS_S:
+            self._reporter.gather_unasked()
+        if self._notices is not None and not self._reporter.is_gathering:
+            self._notices.answer_launchers(self._launchers)
+            self._launchers = []
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False

@@ -5,15 +5,18 @@ from __future__ import annotations
 import signal
 import stat
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ddptop.host.end_notices import give_notice
 from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
 from ddptop.training.evidence.flight_analysis import analyse_dumps, read_dumps
-from tests.processes import DEADLINE_S, environment, free_port, run
+from tests.processes import DEADLINE_S, environment, free_port, run, until
 from tests.training.conftest import Ear, Ranks
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -25,6 +28,7 @@ def functions(evidence: Evidence) -> list[str]:
 
 
 def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ranks: Ranks) -> None:
+    """Also unasked, before their launcher ends them."""
     processes = ranks.start(STUCK, "sleep", world=2, env=ear.environment())
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "trained\n"
@@ -80,6 +84,19 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
         assert set(read_dumps(dumps, 222)["gloo"]) == {0}
     assert len(ear.said(1, Evidence)) == 1, "asked once, answered once"
     assert all(process.poll() is None for process in processes)
+
+    def unasked(rank: int, since_ns: int = 222) -> list[Evidence]:
+        return [evidence for evidence in ear.said(rank, Evidence) if evidence.number > since_ns]
+
+    # Once their step has lasted long enough.
+    until(lambda: give_notice(ear.directory, DEADLINE_S) and unasked(0) and unasked(1), "where they are")
+    since_ns = time.time_ns()
+    assert give_notice(ear.directory, DEADLINE_S) == 2
+    for process in processes:
+        process.kill()
+    for rank, answer in enumerate((waiting, asleep)):
+        (evidence,) = until(partial(unasked, rank, since_ns), "what was sent before the answer")
+        assert functions(evidence)[0] == functions(answer)[0]
 
 
 def test_a_rank_that_fails_says_why_and_the_one_that_waited_says_what_for(ear: Ear, ranks: Ranks) -> None:

@@ -168,14 +168,23 @@ class EvidenceReporter:
         training_thread: int,
         position: Callable[[], tuple[int, int, int]],
         device_failed: Callable[[], bool] = lambda: False,
+        wake_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`position` gives the current (step, phase, bucket); `device_failed` as for `EvidenceDraft`."""
+        """`position` gives the current (step, phase, bucket); `device_failed` as for `EvidenceDraft`.
+        `wake_up`: has `answer_request` called, on any thread."""
         self._position = position
+        self._wake_up = wake_up
         self._new_draft = partial(EvidenceDraft, training_thread, device_failed=device_failed)
-        self._answered = 0
+        self._answered = self._number = 0
+        """Of the last ASK that was answered, and of the evidence that was gathered last."""
         self._draft: EvidenceDraft | None = None
         self._gathering: tuple[threading.Thread, EvidenceDraft] | None = None
         self._deadline = 0.0
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether evidence is still to be sent."""
+        return self._draft is not None
 
     def answer_request(self, request: int) -> Evidence | None:
         """To be called repeatedly with the newest ASK's number; the evidence once it is gathered."""
@@ -183,12 +192,18 @@ class EvidenceReporter:
             if request == self._answered:
                 return None
             self._answered = request
-            self._begin_gathering()
+            self._begin_gathering(request)
         draft = self._draft
         if draft is None or not (draft.complete or time.monotonic() > self._deadline):
             return None
         self._draft = None
-        return draft.make_message(self._answered, self._position())
+        return draft.make_message(self._number, self._position())
+
+    def gather_unasked(self) -> None:
+        """Have evidence gathered that `answer_request` returns without an ASK, unless some is being gathered
+        already."""
+        if self._draft is None:
+            self._begin_gathering()
 
     def exit_evidence(self, exit_reason: ExitReason) -> Evidence:
         """What is sent without an ASK at an abnormal exit. Gathered on the publisher's thread itself: no
@@ -198,15 +213,21 @@ class EvidenceReporter:
         draft.gather_evidence()
         return draft.make_message(0, self._position(), exit_reason.reason, exit_reason.message)
 
-    def _begin_gathering(self) -> None:
+    def _begin_gathering(self, request: int = 0) -> None:
         """Have evidence gathered, by one thread at most: the last one may be blocked for good."""
+        self._number = request or time.time_ns()  # as the collector numbers its ASKs
         self._deadline = time.monotonic() + DEADLINE_S
         if self._gathering is not None and self._gathering[0].is_alive():
             self._draft = self._new_draft()
             self._draft.take_over(self._gathering[1])
             return
-        draft = self._new_draft(request=self._answered)
-        thread = threading.Thread(target=draft.gather_evidence, name="ddptop-evidence", daemon=True)
+        draft = self._new_draft(request=request)
+
+        def gather_evidence() -> None:
+            draft.gather_evidence()
+            self._wake_up()
+
+        thread = threading.Thread(target=gather_evidence, name="ddptop-evidence", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no thread can be started: the process is at its limits, or exiting

@@ -255,12 +255,18 @@ class HeatThrottling:
     def __init__(self) -> None:
         self._before: dict[int, tuple[int, int]] = {}
         """By processor: time of the last reading in ns, and milliseconds throttled until then."""
+        self._is_counted = True
+        """False: no file tells it, as in most virtual machines. To look for them in vain takes a sixth of the
+        reading of a process."""
 
     def throttled_pct(self, processor: int, now_ns: int) -> float | None:
         """Share of the time since the last reading of this processor; None: not known."""
+        if not self._is_counted:
+            return None
         folder = PROCESSORS / f"cpu{processor}" / "thermal_throttle"
         throttled_ms = [ms for name in _THROTTLED if (ms := _read_number(folder / name)) is not None]
         if not throttled_ms:
+            self._is_counted = bool(self._before)  # a processor that is taken out has no folder any more
             return None
         # Another processor than before has a counter of its own: nothing to compare with.
         then_ns, then_ms = self._before.get(processor, (now_ns, 0))

@@ -70,6 +70,15 @@ def test_the_time_throttled_for_heat_is_that_since_the_last_reading(processor: P
     assert heat.throttled_pct(4, 14 * NS) is None
 
 
+def test_files_about_heat_that_are_not_there_are_not_looked_for_again(
+    processor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heat = HeatThrottling()
+    assert heat.throttled_pct(4, 10 * NS) is None
+    monkeypatch.setattr(kernel_view, "_read_number", lambda file: pytest.fail(f"reads {file}"))
+    assert heat.throttled_pct(4, 11 * NS) is None
+
+
 def test_the_clock_of_a_rank_is_the_mean_of_readings_that_found_it_running(
     processor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.frames.numbers import RATIO, fixed
+from ddptop.frames.numbers import RATIO, fixed, percent
 
 RECORDED_TOGETHER = 16
 """Steps of a block, where some blocks are recorded and others are not: the recorder's `BLOCK`."""
 
 WIDE_INTERVAL_PCT = 20.0
 """A wider interval, in percent of the step, says nothing about a cost of about 1 %."""
+
+NARROW_INTERVAL_PCT = 2.0
+"""The measured cost takes the place of the counted one once its interval is at most so wide: a wider one says
+less than what is counted, which is near a budget of 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,29 @@ class Overhead:
 
     recorded_every: int = 1
     """One in so many steps is recorded, to keep the budget; of the others only the length is known."""
+
+    @property
+    def phrase(self) -> str:
+        """What is measured, with its interval, once it is known, and before that what is counted:
+        `0.6% (0.3 to 1.2)`, `0.9%`."""
+        measured = self._known_measured
+        if measured is None:
+            return percent(self.measured_pct)
+        low, high = (fixed(bound, 1) for bound in (measured.low, measured.high))
+        return f"{fixed(measured.pct, 1)}% ({low} to {high})"
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether what `phrase` says, or all of its interval, is more than the budget."""
+        measured = self._known_measured
+        taken_pct = self.measured_pct if measured is None else measured.low
+        return taken_pct is not None and self.budget_pct is not None and taken_pct > self.budget_pct
+
+    @property
+    def _known_measured(self) -> MeasuredCost | None:
+        measured = self.measured
+        is_known = measured is not None and measured.high - measured.low <= NARROW_INTERVAL_PCT
+        return measured if is_known else None
 
     @property
     def detail_distance(self) -> int | None:

@@ -136,7 +136,7 @@ def watch_line(frame: Frame) -> str:
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
             f"records lost {count(frame.lost_records)}",
-            f"cost {percent(frame.overhead.measured_pct):>5}",
+            f"cost {frame.overhead.phrase:>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
             *_silence_lines(frame),
             *refused,
@@ -181,7 +181,7 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
         f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if goes_on else []),
         f"loss {loss(group.loss_mean)}",
-        f"overhead {percent(frame.overhead.measured_pct)}",
+        f"overhead {frame.overhead.phrase}",
     ]
     return ["   ".join(parts)]
 
@@ -283,7 +283,7 @@ def _write_footing(frame: Frame) -> list[str]:
         detail = "no buckets: DDP alone has them"
     lines = [
         f"ddptop's overhead: {percent(cost.measured_pct)} of the step, {count(cost.us_per_step)} us, "
-        f"on the worst rank (budget {percent(cost.budget_pct)})",
+        f"counted on the worst rank (budget {percent(cost.budget_pct)})",
         "; ".join(part for part in (cost.sampling_sentence, detail) if part) + "; "
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),

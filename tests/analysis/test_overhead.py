@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.analysis.health.overhead import APART, AROUND, FEWEST, RecordedSteps, ShadowCost, estimate
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.overhead import Overhead
+from ddptop.frames.overhead import MeasuredCost, Overhead
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
 from ddptop.training.shadow import BLOCK, LENGTH, PERIOD
@@ -179,3 +179,23 @@ def test_sampling_that_does_not_keep_the_budget_says_so(
     every: int, us: float | None, pct: float | None, sentence: str
 ) -> None:
     assert Overhead(1.0, pct, us, 8, 0, recorded_every=every).sampling_sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("counted_pct", "measured", "phrase", "over"),
+    [
+        (0.9, None, "0.9%", False),
+        (1.2, None, "1.2%", True),
+        (None, None, "–", False),
+        (0.9, (0.6, 0.3, 1.2), "0.6% (0.3 to 1.2)", False),
+        (0.9, (1.6, 1.1, 2.4), "1.6% (1.1 to 2.4)", True),
+        (0.9, (1.2, -0.4, 2.7), "0.9%", False),  # an interval that says less than what is counted
+    ],
+)
+def test_the_measured_cost_takes_the_place_of_the_counted_one_once_it_is_known(
+    counted_pct: float | None, measured: tuple[float, float, float] | None, phrase: str, over: bool
+) -> None:
+    shadow = None if measured is None else MeasuredCost(*measured, blocks=24)
+    overhead = Overhead(1.0, counted_pct, 30.0, 8, 0, measured=shadow)
+    assert overhead.phrase == phrase
+    assert overhead.is_over_budget is over

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.conditions import STATES
-from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
+from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, loss
 from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, join_parts, of_state
@@ -116,7 +116,6 @@ def _draw_figures(scene: Scene) -> list[Line]:
     cost = frame.overhead
     if group.step is None:
         return [Line("no step yet", "dim"), *_draw_facts(scene)]
-    over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
     goes_on = run_state(frame) == "live" and not frame.activities
     figures = [
         Line("step ", "dim")
@@ -125,7 +124,7 @@ def _draw_figures(scene: Scene) -> list[Line]:
         # Without progress the rate of the last steps would be wrong.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if goes_on else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
-        Line("overhead ", "dim").add(percent(cost.measured_pct), "warn" if over_budget else "strong"),
+        Line("overhead ", "dim").add(cost.phrase, "warn" if cost.is_over_budget else "strong"),
     ]
     if frame.progress is not None:
         figures.append(Line(epoch_phrase(frame.progress, short=True), "dim"))

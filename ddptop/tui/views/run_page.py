@@ -271,7 +271,7 @@ def _list_cost_facts(scene: Scene) -> list[Fact]:
     timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
     first = scene.frame.run.card.get("first_failure")
     facts = [
-        Fact("measured, worst rank", percent(cost.measured_pct),
+        Fact("counted, worst rank", percent(cost.measured_pct),
              "warn" if over else "strong"),
         Fact("budget", percent(cost.budget_pct)),
         Fact("per step", fixed(cost.us_per_step, 0, " us" if known(cost.us_per_step) else "")),

@@ -97,6 +97,8 @@ _AFTER_SIGNAL = {
 
 _GONE_PEERS = "after a restart gloo may wait for processes that are gone."
 
+_UNEVEN_BATCHES = " If it has fewer batches: DistributedSampler, or the model's join()."
+
 _NOT_CONNECTED = re.compile(r"connectFullMesh failed|timed out connecting")
 
 
@@ -199,7 +201,8 @@ def of_death(death: Death) -> str:
     text = " ".join([death.reason, *death.message, *([death.signal] if death.signal else [])])
     if death.context:
         up_to = "" if call is None else f", up to {_name_place(call)}"
-        return f"Let rank {death.rank} call as many collectives as the others{up_to}."
+        uneven = _UNEVEN_BATCHES if "all_reduce before" in death.context else ""
+        return f"Let rank {death.rank} call as many collectives as the others{up_to}.{uneven}"
     if death.incarnation and _NOT_CONNECTED.search(text):
         return f"Start it again: {_GONE_PEERS}"
     for pattern, action in _OF_ERROR:

@@ -15,7 +15,7 @@ from ddptop.frames.differences import events_near
 from ddptop.frames.figures import BUCKET_FIGURES, HOST_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, UNKNOWN, bounded, clock, size
 from ddptop.frames.statistics import median
-from ddptop.render.phases import PARTS, draw_pairs, rank_parts
+from ddptop.render.phases import BETWEEN, PARTS, draw_pairs, rank_parts
 from ddptop.render.table import measured_column, text_lines
 from ddptop.render.text import clean_text, fit_tail, wrap_lines
 from ddptop.report.strips import draw_excess_strip
@@ -149,18 +149,20 @@ def differences_phrase(slow: StragglerSummary) -> str:
 
 
 def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
-    """Own time of the other ranks in a phase, the median of their means; NaN: not known.
-
-    Only backward contains DDP's waiting: of the other phases the whole is taken where own time is not known.
-    """
-    times_ms: list[float | None] = []
-    for rank in report.ranks:
-        if rank.rank not in ranks:
-            own_ms = None if phase == "other" else getattr(rank, f"own_{phase}_ms")
-            times_ms.append(
-                own_ms if own_ms is not None or phase == "backward" else getattr(rank, f"{phase}_ms")
-            )
+    """Own time of the other ranks in a phase, the median of their means; NaN: not known."""
+    times_ms = [_own_ms(rank, phase) for rank in report.ranks if rank.rank not in ranks]
     return float(median(np.array(times_ms, np.float64)))
+
+
+def _own_ms(rank: RankSummary, phase: str) -> float | None:
+    """Only backward contains DDP's waiting: of other phases it is the whole where own time is not known."""
+    if phase == "other":
+        # Waits in the script's own collectives are in `other_ms`, but in none of its places.
+        places = [getattr(rank, f"{place}_ms") for place in BETWEEN]
+        return rank.other_ms if None in places else float(sum(places))
+    own_ms: float | None = getattr(rank, f"own_{phase}_ms")
+    whole_ms: float | None = getattr(rank, f"{phase}_ms")
+    return own_ms if own_ms is not None or phase == "backward" else whole_ms
 
 
 def host_table(report: Report, width: int) -> list[str]:

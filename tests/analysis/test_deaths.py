@@ -422,18 +422,20 @@ def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_
     assert next_action(found).startswith("Let rank 0 call as many collectives as the others, up to train.py")
 
 
-def test_a_rank_that_leaves_out_the_last_barrier_is_told_that_it_left_one_early(stage) -> None:
+@pytest.mark.parametrize(("call", "name"), [(BARRIER, "barrier"), (ALL_REDUCE, "all_reduce")])
+def test_a_rank_that_leaves_out_the_last_collective_is_told_that_it_left_one_early(stage, call, name) -> None:
     finishes(stage, 1)
     for rank in (0, 2, 3):
-        stage.answer(rank, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
+        stage.answer(rank, waits(call), groups={"0": 84}, number=0, reason=CLOSED)
         stage.say(rank, Bye(stage.now_ns, "RuntimeError"))
         stage.tell("exit", rank, exit_code=1, signal=None)
     found = stage.frame()
     said = "rank 1 exited with code 0 before the end of training"
     assert verdict(found).line() == (
-        f"■ LOST · {said} at step 41, one barrier before the others; ranks 0, 2 and 3 are in barrier"
+        f"■ LOST · {said} at step 41, one {name} before the others; ranks 0, 2 and 3 are in {name}"
     )
-    assert death_phrase(found.deaths[0]) == f"{said}, one barrier before the others"
+    assert death_phrase(found.deaths[0]) == f"{said}, one {name} before the others"
+    assert ("If it has fewer batches" in next_action(found)) is (name == "all_reduce")
 
 
 def test_a_rank_that_finishes_first_is_no_cause_where_the_others_do_not_wait_for_it(stage) -> None:

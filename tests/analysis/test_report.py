@@ -531,6 +531,9 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     assert strip.index("█") == pytest.approx(next(i for i, c in enumerate(cost) if c in "▄▅▆▇█"), abs=1)
     assert slow.differs[0] in text and slow.differs[0] in html_page(found)
     assert 'aria-label="excess of rank 1 from' in html_page(found)
+    # In its own collectives a script waits outside the phases, too, which is no work.
+    waiting = [replace(rank, other_ms=(rank.other_ms or 0.0) + 50.0) for rank in found.ranks]
+    assert beside_others(replace(found, ranks=waiting)) == beside_others(found)
     assert as_data(found)["stragglers"][0]["differs"] == [*slow.differs]
 
 

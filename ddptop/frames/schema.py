@@ -39,112 +39,51 @@ COLUMN = float
 """An element of a column: NaN becomes null."""
 
 
+NUMBER: Node = {"type": ["number", "null"]}
+TEXT: Node = {"type": ["string", "null"]}
+
+RUN_FIELDS = (
+    *("name", "id", "state", "started_at", "elapsed_s", "world_size", "backend", "training", "nodes"),
+    *("script", "argv", "torch"),
+)
+COST_FIELDS = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
+ALERT_FIELDS = ("kind", "severity", "rank", "step", "since_s", "message", "evidence")
+
+
 def schema() -> Node:
     """The schema of what `snapshot` returns."""
-    number = {"type": ["number", "null"]}
-    call = _object_with(stall.Call, snapshot.CALL_FIELDS)
-    trace = _object_of(thread={"type": "string"}, main={"type": "boolean"}, calls=_array_of(call))
-    position = _object_with(stall.RankPosition, snapshot.POSITION_FIELDS)
-    position = _with_keys(position, user_call=_or_null(call), traces=_array_of(trace))
-    group = _group_node()
-    run = (
-        "name",
-        "id",
-        "state",
-        "started_at",
-        "elapsed_s",
-        "world_size",
-        "backend",
-        "training",
-        "nodes",
-        "script",
-        "argv",
-        "torch",
-    )
     card = _object_with(frame.RunInfo, ("card",))["properties"]["card"]
-    gpu = _object_with(
-        frame.GpuFacts, (column.name for column in fields(frame.GpuFacts) if column.name != "rank")
-    )
-    ranks = _object_with(figures.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS))
-    text = {"type": ["string", "null"]}
-    states = {"enum": [*get_args(vocabulary.RankStatus)]}
-    ranks = _with_keys(
-        ranks, rank={"type": "integer"}, host=text, device=text, state=states,
-        joined={"type": ["boolean", "null"]}, gpu=_or_null(gpu),
-    )  # fmt: skip
-    straggler = _with_keys(
-        _object_with(
-            frame.Straggler, (column.name for column in fields(frame.Straggler) if column.name != "rare")
-        ),
-        throttle=text,
-        waits_for=text,
-        group=text,
-        rare=_or_null(_object_with(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))),
-    )
-    logged = _object_with(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
-    alert = _object_with(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
-    cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
+    position = _position_node()
+    clock = _object_with(frame.Clocks, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s"))
+    process_group = (*snapshot.PROCESS_GROUP_FIELDS, "ranks", "rank_lateness_ms")
     stalled = _object_with(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
-    waited_for = _with_keys(
-        _object_with(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),
-        seconds={"type": "number"},
-        lines=_array_of(_object_of(at={"type": "string"}, share_pct=number)),
-    )
-    skew = _with_keys(_object_with(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_array_of(waited_for))
-    seconds = _object_of(**dict.fromkeys(ledger.LEDGER_CLASSES, number))
-    of_rank = _object_of(rank={"type": "integer"}, elapsed_s=number, seconds=seconds)
-    whole_ledger = _with_keys(skew, elapsed_s=number, scaled_s=number, ranks=_array_of(of_rank), recent=skew)
-    losses = _array_of(_object_with(bill.Loss, snapshot.LOSS_FIELDS))
-    whole_ledger = _with_keys(whole_ledger, losses=losses)
+    death = _object_with(stall.Death, snapshot.DEATH_FIELDS)
+    start_status = _object_with(start.StartStatus, ("milestone", "behind", "since_s"))
+    rank_starts = _array_of(_object_with(start.RankStart, snapshot.RANK_START_FIELDS))
+    logged = _object_with(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
     whole_snapshot = _object_of(
         schema={"const": snapshot.SCHEMA},
         source={"enum": [*get_args(vocabulary.FrameSource)]},
-        run=_with_keys(_object_with(frame.RunInfo, run), ddp=card, card=card),
-        group=group,
-        ranks=_array_of(ranks),
+        run=_with_keys(_object_with(frame.RunInfo, RUN_FIELDS), ddp=card, card=card),
+        group=_group_node(),
+        ranks=_array_of(_rank_node()),
         buckets=_array_of(_object_with(frame.BucketFigures, snapshot.BUCKET_FIELDS)),
-        process_groups=_array_of(
-            _object_with(
-                process_groups.ProcessGroupFigures,
-                (*snapshot.PROCESS_GROUP_FIELDS, "ranks", "rank_lateness_ms"),
-            )
-        ),
+        process_groups=_array_of(_object_with(process_groups.ProcessGroupFigures, process_group)),
         verdict=_object_with(verdict.Verdict, ("kind", "sign", "sentence", "detail")),
-        straggler=_or_null(straggler),
+        straggler=_or_null(_straggler_node()),
         suspect=_or_null(_object_with(frame.Suspect, snapshot.SUSPECT_FIELDS)),
-        alerts=_array_of(alert),
+        alerts=_array_of(_object_with(frame.Alert, ALERT_FIELDS)),
         hosts=_array_of(_object_with(hosts.HostFigures, snapshot.HOST_FIELDS)),
-        clocks=_array_of(_object_with(frame.Clocks, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s"))),
-        ledger=_or_null(whole_ledger),
-        overhead=_with_keys(
-            _object_with(overhead.Overhead, cost),
-            measured=_or_null(_object_with(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),
-            collector_pct=_node_of_type("collector_pct", float),
-        ),
+        clocks=_array_of(clock),
+        ledger=_or_null(_ledger_node()),
+        overhead=_overhead_node(),
         activities=_array_of(_object_with(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
-        sampled=_array_of(
-            _with_keys(
-                _object_with(sampled_stack.SampledStack, (*snapshot.SAMPLED_FIELDS, "workers")),
-                line={"type": ["string", "null"]},
-                share_pct=number,
-                calls=_array_of(_object_with(sampled_stack.StackShare, snapshot.SHARE_FIELDS)),
-            )
-        ),
+        sampled=_array_of(_sampled_stack_node()),
         progress=_or_null(_object_with(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
-        start=_or_null(
-            _with_keys(
-                _object_with(start.StartStatus, ("milestone", "behind", "since_s")),
-                ranks=_array_of(_object_with(start.RankStart, snapshot.RANK_START_FIELDS)),
-            )
-        ),
+        start=_or_null(_with_keys(start_status, ranks=rank_starts)),
         logged={"type": "object", "additionalProperties": logged},
         stall=_or_null(_with_keys(stalled, **snapshot.with_old_names({"positions": _array_of(position)}))),
-        deaths=_array_of(
-            _with_keys(
-                _object_with(stall.Death, snapshot.DEATH_FIELDS),
-                **snapshot.with_old_names({"position": position}),
-            )
-        ),
+        deaths=_array_of(_with_keys(death, **snapshot.with_old_names({"position": position}))),
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -152,6 +91,69 @@ def schema() -> Node:
         "description": "Units are part of the names. Figures: ddptop/analysis/METRICS.md. Null: not known.",
         **whole_snapshot,
     }
+
+
+def _position_node() -> Node:
+    """Where a rank stands, with its stacks."""
+    call = _object_with(stall.Call, snapshot.CALL_FIELDS)
+    trace = _object_of(thread={"type": "string"}, main={"type": "boolean"}, calls=_array_of(call))
+    position = _object_with(stall.RankPosition, snapshot.POSITION_FIELDS)
+    return _with_keys(position, user_call=_or_null(call), traces=_array_of(trace))
+
+
+def _rank_node() -> Node:
+    gpu_fields = (column.name for column in fields(frame.GpuFacts) if column.name != "rank")
+    return _with_keys(
+        _object_with(figures.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS)),
+        rank={"type": "integer"},
+        host=TEXT,
+        device=TEXT,
+        state={"enum": [*get_args(vocabulary.RankStatus)]},
+        joined={"type": ["boolean", "null"]},
+        gpu=_or_null(_object_with(frame.GpuFacts, gpu_fields)),
+    )
+
+
+def _straggler_node() -> Node:
+    names = (column.name for column in fields(frame.Straggler) if column.name != "rare")
+    rare = _object_with(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))
+    straggler = _object_with(frame.Straggler, names)
+    return _with_keys(straggler, throttle=TEXT, waits_for=TEXT, group=TEXT, rare=_or_null(rare))
+
+
+def _ledger_node() -> Node:
+    """The bill of the run, of the last minutes, and of each rank."""
+    waited_for = _with_keys(
+        _object_with(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),
+        seconds={"type": "number"},
+        lines=_array_of(_object_of(at={"type": "string"}, share_pct=NUMBER)),
+    )
+    skew = _with_keys(_object_with(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_array_of(waited_for))
+    seconds = _object_of(**dict.fromkeys(ledger.LEDGER_CLASSES, NUMBER))
+    of_rank = _object_of(rank={"type": "integer"}, elapsed_s=NUMBER, seconds=seconds)
+    losses = _array_of(_object_with(bill.Loss, snapshot.LOSS_FIELDS))
+    return _with_keys(
+        skew, elapsed_s=NUMBER, scaled_s=NUMBER, ranks=_array_of(of_rank), recent=skew, losses=losses
+    )
+
+
+def _overhead_node() -> Node:
+    """What ddptop costs."""
+    measured = _object_with(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))
+    return _with_keys(
+        _object_with(overhead.Overhead, COST_FIELDS),
+        measured=_or_null(measured),
+        collector_pct=_node_of_type("collector_pct", float),
+    )
+
+
+def _sampled_stack_node() -> Node:
+    return _with_keys(
+        _object_with(sampled_stack.SampledStack, (*snapshot.SAMPLED_FIELDS, "workers")),
+        line=TEXT,
+        share_pct=NUMBER,
+        calls=_array_of(_object_with(sampled_stack.StackShare, snapshot.SHARE_FIELDS)),
+    )
 
 
 def _group_node() -> Node:

@@ -303,10 +303,10 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         to = slice(begin, begin + rows * count)
         begin = to.stop
         planes = data.reshape(count, WORD, size // WORD)  # of all words the first bytes came first
-        words = planes[:, WORD - 1].astype("<i4")
-        for byte_index in reversed(range(WORD - 1)):
-            words <<= 8
-            words |= planes[:, byte_index]
+        in_order = np.empty((count, size // WORD, WORD), np.uint8)
+        for byte_index in range(WORD):
+            in_order[..., byte_index] = planes[:, byte_index]
+        words = in_order.reshape(count, size).view("<i4")
         # A message's numbers in a column are moved together.
         # A void type moves the numbers of a message in a column as one value: fewer assignments than single
         # integers.

@@ -369,6 +369,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     other_rows = np.delete(np.arange(len(members)), rows)
     if len(other_rows) > COMPARED:
         other_rows = other_rows[np.linspace(0, len(other_rows) - 1, COMPARED).astype(np.int64)]
+    persistent = flag.pattern == "persistent"
     compared = np.concatenate([rows, other_rows]) if flag.pattern != "rotating" else np.arange(len(members))
     late_rows, at = late[compared], members[compared]
     first = int(np.flatnonzero(at == flag.rank)[0])
@@ -376,7 +377,9 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     def over(values: Column, rank: bool = False) -> Column:
         """Of `values` of the compared ranks, those of the flagged one (`rank`) or of the late (rank, step):
         the value less the median of those that are not late."""
-        usual = median(np.where(late_rows, np.nan, values).T)
+        # Those that are always late come first: without them nothing is to be left out.
+        others = values[len(rows) :] if persistent else np.where(late_rows, np.nan, values)
+        usual = median(others.T)
         return np.asarray(values[first] - usual if rank else (values - usual)[late_rows])
 
     places = steps.places(slots, at)
@@ -388,7 +391,6 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     place = causes.late_place(excess_in)
     if flag.place == "cpu":
         place, places["cpu"] = "cpu", steps.place("cpu", slots, at)
-    persistent = flag.pattern == "persistent"
     if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
         lateness = over(places[place], persistent)
     elif persistent:

@@ -80,7 +80,7 @@ class _Added(NamedTuple):
     """`uneven_work.sizes_vary` of these steps and those judged with them."""
     often: dict[OwnPlace | None, Mask]
     """(k, members) by place (None: own time as a whole) which members are late in most of the newest steps at
-    each evaluation that has so many; without places in which no member is: mostly all."""
+    each evaluation; without places in which no member is: mostly all."""
 
     def wall_of(self, slots: range) -> Column:
         """(n,) ms of some steps."""
@@ -111,9 +111,9 @@ class _Group:
         self._number = 0
         """Of the present evaluation among those that are due in the added steps."""
         self._late: dict[int, StepFlag] = {}
-        """By slot, what `persistent` finds at the evaluations in the added steps, of steps since
-        `_late_from`."""
-        self._late_from = -1
+        """By slot, what `persistent` finds at the evaluations in the added steps up to slot `_late_until`, of
+        steps since `_late_from`."""
+        self._late_from = self._late_until = -1
 
     @property
     def added(self) -> _Added:
@@ -155,17 +155,15 @@ class _Group:
         """The members that are late in most steps from slot `begin` on, at the evaluation after a slot whose
         steps were taken.
 
-        This is found for all evaluations that are due in the added steps at once, as a matrix of the
+        This is found for TOGETHER evaluations that are due in the added steps at once, as a matrix of the
         candidates at each and their newest steps: numpy's cost is by call."""
         begin = max(self.first, begin)
-        if self._late_from != begin:
-            self._late_from, ends = begin, np.array(self.added.ends[self._number :])
-            ends = ends[ends + 1 >= own_time_rules.NEWEST]
-            self._late = {}
-            for first in range(0, len(ends), TOGETHER):
-                some = slice(first, first + TOGETHER)
-                often = {place: late[-len(ends) :][some] for place, late in self.added.often.items()}
-                self._late |= persistent_flags(steps, self.members, ends[some], often, begin)
+        if self._late_from != begin or slot > self._late_until:
+            some = slice(self._number, self._number + TOGETHER)
+            ends = np.array(self.added.ends[some])
+            often = {place: late[some] for place, late in self.added.often.items()}
+            self._late = persistent_flags(steps, self.members, ends, often, begin)
+            self._late_from, self._late_until = begin, int(ends[-1])
         return self._late.get(slot)
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
@@ -215,13 +213,15 @@ class _Group:
             late_from=late_from,
             may_rotate=own_time_rules.may_rotate(gain, ends - late_from).tolist(),
             sizes_vary=uneven_work.sizes_vary(steps, judged, members),
-            often=self._late_often(steps, ends[ends + 1 >= own_time_rules.NEWEST], rows),
+            often=self._late_often(steps, ends, rows),
         )
 
     def _late_often(
         self, steps: StepWindow, ends: Indices, rows: Indices | None
     ) -> dict[OwnPlace | None, Mask]:
         """`_Added.often`, of the evaluations after these slots."""
+        n_early = int(np.searchsorted(ends, own_time_rules.NEWEST - 1))  # before there are so many steps
+        ends = ends[n_early:]
         if not len(ends):
             return {}
         slots = np.arange(ends[0] + 1 - own_time_rules.NEWEST, ends[-1] + 1)
@@ -237,7 +237,8 @@ class _Group:
                 if own_time_rules.may_be_late_often(apart_ms[None], least, windows).any():
                     over = formulas.lateness(own_ms.T).T
                     often[place] = own_time_rules.late_often(over, least, windows)
-        return {place: late for place, late in often.items() if late.any()}
+        none_late = np.zeros((n_early, len(self.members)), bool)
+        return {place: np.concatenate([none_late, late]) for place, late in often.items() if late.any()}
 
 
 def _large(excess: Column, wall: Column) -> Column:

@@ -28,8 +28,9 @@ FINEST_S = 0.05
 RUNGS = 32
 """Lengths of a cell from one to its double: a chart over a whole run ends at its border within 3 %."""
 
-JOINED_GAP = 3.0
-"""A hole is drawn through while it is at most so many times the usual distance between points."""
+JOINED_GAP, NEAR_GAPS = 3.0, 8
+"""A hole is drawn through while it is at most so many times the usual distance between points, which is the
+median of so many distances before or after it: of figures that are not known in every step, it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +89,27 @@ def bin_values(values: Column, edges: Indices, how: str) -> Column:
     return result
 
 
-def join_holes(values: Column) -> Column:
-    """Small holes filled in straight lines; a real gap stays a gap."""
+def join_holes(values: Column, n_begun: int = 0) -> Column:
+    """Small holes filled in straight lines; a real gap stays a gap.
+
+    `n_begun`: of so many of these values the time has come. The newest that is known is held until there,
+    unless the next is overdue.
+    """
     known_at = np.flatnonzero(np.isfinite(values))
     if len(known_at) < 2:
         return values
     steps = np.diff(known_at)
-    farthest = max(1.0, float(median(steps))) * JOINED_GAP
+    padded = np.pad(steps.astype(float), NEAR_GAPS, constant_values=np.nan)
+    # Row i: of the distances before the i-th; those after it begin NEAR_GAPS + 1 rows below.
+    usual = median(np.lib.stride_tricks.sliding_window_view(padded, NEAR_GAPS))
+    farthest = JOINED_GAP * np.fmax(usual[: len(steps)], usual[-len(steps) :])
     result = np.interp(np.arange(len(values)), known_at, values[known_at], left=np.nan, right=np.nan)
     # np.interp has filled the wide gaps too: they are opened again.
     for start in np.flatnonzero(steps > farthest).tolist():
         result[known_at[start] + 1 : known_at[start + 1]] = np.nan
+    newest = int(known_at[-1])
+    if n_begun - newest <= JOINED_GAP * usual[len(steps)]:
+        result[newest:n_begun] = values[newest]
     return result
 
 

@@ -129,19 +129,14 @@ class ChartState:
     """Whether the loss is on a logarithmic axis, where a key has chosen it."""
     at_s: float | None = None
     """Position of the crosshair in seconds since the run began; None: there is none."""
-    drawn: DrawnCharts | None = field(default=None, repr=False)
-    """Those of the last picture."""
+    plots: tuple[Plot, ...] = ()
+    """Where every chart was in the last picture that had any."""
     kept: deque[DrawnCharts] = field(
         default_factory=lambda: deque(maxlen=MOST_KEPT), repr=False, compare=False
     )
-    """The newest drawings of other pages: a cache, which painting fills."""
+    """The newest drawings: a cache, which painting fills."""
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
-
-    @property
-    def plots(self) -> tuple[Plot, ...]:
-        """Where every chart is on the screen."""
-        return () if self.drawn is None else self.drawn.plots
 
     def find_or_draw(self, drawn_for: tuple[object, ...], draw: Callable[[], DrawnCharts]) -> DrawnCharts:
         """The drawing that is kept for this, else a new one, which is kept from now on."""
@@ -242,7 +237,8 @@ class PageLayout:
     """The row of the rank table under the cursor, where that is not the one that a key has chosen."""
     sortable: tuple[str, ...] | None = None
     """Columns of the table that fit."""
-    charts: DrawnCharts | None = None
+    plots: tuple[Plot, ...] | None = None
+    """Of the charts."""
     strip: tuple[int, int] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
@@ -385,8 +381,8 @@ class Place:
             self.rank, self.on_host = self.table.rank(layout.row), host_of(layout.row) is not None
         if layout.sortable is not None:
             self.sortable = layout.sortable
-        # Kept while another view is open, to be drawn at once when the charts come back.
-        self.charts.drawn = layout.charts or self.charts.drawn
+        if layout.plots is not None:
+            self.charts.plots = layout.plots
         if layout.strip is not None:
             self.charts.strip = layout.strip
         self.timeline = layout.timeline or self.timeline

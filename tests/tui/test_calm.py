@@ -116,9 +116,9 @@ def test_in_header_verdict_titles_and_gutters_nothing_but_digits_changes(
         for row, (one, other) in enumerate(zip(before, after, strict=True)):
             is_quiet = row < 2 or one.startswith("▌") or "┃breakdown" in one or "━" in one or "──" in one
             gutter = one.partition("│")[0] if "│" in one and "┃" not in one else ""
-            for old, new in zip(one, other, strict=True) if is_quiet else ():
+            n_quiet = len(one) if is_quiet else len(gutter)
+            for old, new in zip(one[:n_quiet], other[:n_quiet], strict=True):
                 assert old == new or (old.isdigit() and new.isdigit()), (one, other)
-            assert other.startswith(gutter), (one, other)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -21,7 +21,7 @@ from ddptop.render.chart import Axis, Scale, find_holes, find_thinned, no_number
 from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS, draw_areas
 from ddptop.render.line import Line, Piece, Role
 from ddptop.tui.scene import ChartState, Place, Scene
-from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic
+from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic, share_drawing
 from ddptop.tui.views.curve import Curve, draw_chart
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import (
@@ -42,7 +42,7 @@ from tests.tui.pages import page, place_at
 from tests.tui.screens import check, unboxed
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
 
@@ -131,7 +131,7 @@ def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left
 
 def test_the_crosshair_stays_on_the_charts() -> None:
     place = Place()
-    place.charts.drawn = draw_charts(Scene(live(), place), 160, 26)
+    place.charts.plots = draw_charts(Scene(live(), place), 160, 26).plots
     state: ChartState = place.charts
     assert not state.move(1)
     state.toggle()
@@ -401,7 +401,7 @@ def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_goes_throu
 
 def test_charts_are_drawn_every_two_seconds_while_a_run_goes_on() -> None:
     frame, place = live(), Place()
-    place.charts.drawn = first = draw_charts(Scene(frame, place), 160, 26)
+    first = draw_charts(Scene(frame, place), 160, 26)
     later = replace(frame, unix_s=frame.unix_s + 0.25, history=history(11_000))
     assert draw_charts(Scene(later, place), 160, 26) == first
     for changed in (
@@ -414,11 +414,38 @@ def test_charts_are_drawn_every_two_seconds_while_a_run_goes_on() -> None:
     place.charts.log_loss = True
     assert draw_charts(Scene(later, place), 160, 26).lines != first.lines
     stepped = replace(later, source="replay", playback=replay(playing=False).playback)
-    place.charts.drawn = draw_charts(Scene(stepped, place), 160, 26)
-    other = replace(stepped, unix_s=stepped.unix_s + 0.05)
-    assert draw_charts(Scene(other, place), 160, 26) is not place.charts.drawn, (
-        "each step of a recording is drawn"
-    )
+    other = replace(stepped, unix_s=stepped.unix_s + 0.05, history=history(12_000))
+    drawings = [draw_charts(Scene(shown, place), 160, 26).lines for shown in (stepped, other)]
+    assert drawings[0] != drawings[1], "each step of a recording is drawn"
+
+
+@pytest.mark.parametrize(("lasts_s", "pause_s"), [(10.0, 0.25), (40.0, 1.0), (100.0, 2.0), (10_000.0, 2.0)])
+def test_the_curves_of_a_young_run_are_drawn_after_each_part_of_its_length(
+    lasts_s: float, pause_s: float
+) -> None:
+    frame, place = replace(live(), unix_s=1e9), Place()
+    kept = history(600)
+    frame = replace(frame, history=replace(kept, time_s=np.linspace(0.0, lasts_s, len(kept.step))))
+    for after_s, is_same in ((pause_s * 0.9, True), (pause_s, False)):
+        later = replace(frame, unix_s=frame.unix_s + after_s)
+        scenes = (Scene(frame, place), Scene(later, place))
+        assert (share_drawing(scenes[0]) == share_drawing(scenes[1])) == is_same
+
+
+def test_charts_beside_each_other_end_at_the_same_step() -> None:
+    """Losses may be known in some steps only: the newest is held until the next one is overdue."""
+    kept = history(600)
+    steps = np.arange(len(kept.step))
+
+    def find_ends(loss_is_known: Mask) -> set[int]:
+        rare = np.where(loss_is_known, kept.loss_mean, NAN)
+        lines = draw_charts(
+            Scene(replace(live(), history=replace(kept, loss_mean=rare)), Place()), 160, 12
+        ).lines
+        return {len(half.rstrip()) for half in (str(lines[10])[:79], str(lines[10])[80:159])}
+
+    assert len(find_ends(steps % 100 < 2)) == 1
+    assert len(find_ends((steps % 100 < 2) & (steps < 200))) == 2
 
 
 def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_less_often() -> None:

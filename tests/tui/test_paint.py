@@ -229,6 +229,16 @@ def test_gaps_are_drawn_through_only_while_they_are_small() -> None:
     assert np.isnan(filled[5:14]).all()
 
 
+def test_holes_are_small_where_few_values_are_known_around_them() -> None:
+    dense, sparse = [1.0] * 20, [*[NAN] * 5, 1.0] * 9
+    values = column(*dense, *sparse)
+    assert np.isfinite(join_holes(values)).all(), "the first hole is as large as those after it"
+    assert np.isnan(join_holes(column(*dense, *[NAN] * 5, *dense))).sum() == 5
+    rest = column(*values, *[NAN] * 30)
+    for n_begun, n_held in ((len(values) + 10, 10), (len(values) + 30, 0)):
+        assert np.isfinite(join_holes(rest, n_begun)).sum() == len(values) + n_held
+
+
 def test_scales_are_round_and_clip_lone_peaks() -> None:
     assert Scale.around_series(column(0.41, 2.19), zero=False) == Scale(0.4, 2.2)
     assert Scale.around_series(column(*[26.6] * 99, 2_000.0), zero=True).high == 60.0

@@ -64,8 +64,9 @@ EPISODE = "═ straggler"
 ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}
 """How the axis is marked where some rank evaluated or saved; named in the first title."""
 
-DRAWN_EVERY_S = 2.0
-"""A cell of a chart is mostly some seconds wide, and to draw the curves takes a third of a picture's time."""
+DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 32
+"""Curves are drawn again after so many seconds, of a younger run after a part of its length: some cells of a
+chart. To draw them takes a third of a picture's time."""
 
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
@@ -80,14 +81,16 @@ CHARTS: tuple[ChartName, ...] = get_args(ChartName)
 def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """Draw as many charts as are legible in the room, the most important first.
 
-    `top`: line of the screen on which they begin. While a run goes on curves are drawn every two seconds, in
-    which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
-    their titles are those of the frame, as everywhere on the screen.
+    `top`: line of the screen on which they begin. While a run goes on the curves are drawn every two seconds,
+    in which one over minutes moves by a dot at most. The figures in their titles are those of the frame, as
+    everywhere on the screen.
     """
-    drawn_for, drawn = _drawn_for(scene, CHARTS, width, height, top), scene.place.charts.drawn
-    if drawn is not None and drawn.of == drawn_for:
-        return _renew_figures(scene, CHARTS, drawn)
-    return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
+    drawn_for = _drawn_for(scene, CHARTS, width, height, top)
+
+    def draw() -> DrawnCharts:
+        return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
+
+    return _renew_figures(scene, CHARTS, scene.place.charts.find_or_draw(drawn_for, draw))
 
 
 def _drawn_for(
@@ -103,14 +106,24 @@ def share_drawing(scene: Scene) -> tuple[object, ...]:
     seconds."""
     frame = scene.frame
     goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
-    moment = frame.unix_s // DRAWN_EVERY_S if goes_on else frame.unix_s
+    every_s = _find_pause(frame.history) if goes_on else 0.0
+    moment = frame.unix_s // every_s if every_s else frame.unix_s
     run = (frame.run.id, frame.source, frame.group.incarnation)
-    return (*run, moment, len(frame.events), scene.ascii_only)
+    return (*run, every_s, moment, len(frame.events), scene.ascii_only)
+
+
+def _find_pause(history: History) -> float:
+    """The pause between two drawings: a power of two, which seldom changes as the run goes on."""
+    lasts_s = float(history.time_s[-1] - history.time_s[0]) if len(history.time_s) else 0.0
+    if lasts_s >= DRAWN_EVERY_S * DRAWN_PARTS:
+        return DRAWN_EVERY_S
+    return float(2.0 ** np.floor(np.log2(lasts_s / DRAWN_PARTS))) if lasts_s > 0 else 0.0
 
 
 def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts) -> DrawnCharts:
     """The same charts, those with these names, with the figures of this frame in their titles."""
-    figures, lines = _list_title_figures(scene), [*drawn.lines]
+    # The page goes on writing in these lines.
+    figures, lines = _list_title_figures(scene), [Line().extend(line) for line in drawn.lines]
     for (row, first_cell, width, drawn_parts, newest), name in zip(drawn.titles, names, strict=False):
         parts = [*drawn_parts]
         for part_index, figure in zip(newest, figures[CHARTS.index(name)], strict=False):
@@ -201,9 +214,7 @@ def draw_some_charts(scene: Scene, names: Sequence[ChartName], width: int, heigh
     def draw() -> DrawnCharts:
         return DrawnCharts(drawn_for, *_draw_bands(scene, names, (len(names), 1), (width, height), 0))
 
-    drawn = scene.place.charts.find_or_draw(drawn_for, draw)
-    # The page goes on writing in these lines.
-    return [Line().extend(line) for line in _renew_figures(scene, names, drawn).lines]
+    return _renew_figures(scene, names, scene.place.charts.find_or_draw(drawn_for, draw)).lines
 
 
 STRIP_RANKS = 8

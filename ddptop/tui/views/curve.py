@@ -273,6 +273,8 @@ class _Drawn:
     extremes: tuple[Column, Column] | None
     stack: Column | None
     waste: Column | None
+    n_begun: int
+    """Bins up to the newest point."""
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
@@ -299,14 +301,15 @@ class _Drawn:
             if needed <= gutter:
                 break
             gutter = needed  # it only grows, so this ends
+        n_begun = min(axis.columns, int((curve.x[-1] - axis.begin_s) / axis.bin_s) + 1)
         extremes = stack = None
         if curve.extremes is not None:
             least, largest = curve.extremes
             extremes = bin_values(least, edges, "min"), bin_values(largest, edges, "max")
         if curve.stack is not None:
-            stack = np.stack([join_holes(bin_values(part, edges, "mean")) for part in curve.stack])
-        waste = None if curve.waste is None else join_holes(bin_values(curve.waste, edges, "mean"))
-        return cls(axis, scale, gutter, main, high, behind, extremes, stack, waste)
+            stack = np.stack([join_holes(bin_values(part, edges, "mean"), n_begun) for part in curve.stack])
+        waste = None if curve.waste is None else join_holes(bin_values(curve.waste, edges, "mean"), n_begun)
+        return cls(axis, scale, gutter, main, high, behind, extremes, stack, waste, n_begun)
 
     def clipped(self, across: int, height: int) -> tuple[list[int], float]:
         """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
@@ -322,7 +325,7 @@ class _Drawn:
         """`height` lines: areas in cells, and curves over them."""
         if self.stack is not None:
             return draw_areas(self.stack, self.scale, height, choose_looks(ascii_only))
-        main = _bin_dots(join_holes(self.main), across)
+        main = _bin_dots(join_holes(self.main, self.n_begun), across)
         canvases: list[tuple[Canvas, Role]] = []
         width = (len(main) + 1) // 2
         if curve.behind_x is not None:  # two runs: an area would hide the other one's curve

@@ -342,7 +342,7 @@ class OverviewView(View):
         lines += [Line()] * (height - room.events - len(lines))
         lines += _draw_events_and_bill(scene, width, room.events) if room.events else []
         row = rows.cursor if rows.moved else None
-        return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
+        return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn.plots, strip))
 
     def requested_detail(self, place: Place) -> str:
         """The excess strip, where there is room for it."""

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.rank_table import NewestReadings
     from ddptop.analysis.steps.complete_steps import StepBlock
+    from ddptop.frames.columns import Mask
     from ddptop.protocol.message_run import Readings
 
     Integers = NDArray[np.int64]
@@ -47,6 +49,11 @@ class RankSpan:
     """Of the last heartbeat that told of it: it ended before the next one."""
 
 
+def is_evaluating(beats: Readings | NewestReadings) -> Mask:
+    """(n,) whether a rank evaluates at its heartbeat, by its passes over batches or by its model's mode."""
+    return np.asarray((beats.field("activity") == EVALUATES) | (beats.field("phase") == IN_EVALUATION))
+
+
 class PastActivities:
     """The newest evaluations and saves of the ranks."""
 
@@ -62,7 +69,7 @@ class PastActivities:
         """Take heartbeats in order; `ranks`, `t_ns`: (n,) whose they are and when they arrived."""
         activity = beats.field("activity")
         saves = activity == SAVES
-        evaluates = ~saves & ((activity == EVALUATES) | (beats.field("phase") == IN_EVALUATION))
+        evaluates = ~saves & is_evaluating(beats)
         told = np.flatnonzero(saves | evaluates)
         if not len(told):
             return

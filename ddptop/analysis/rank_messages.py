@@ -17,6 +17,7 @@ import numpy as np
 from ddptop.analysis.events import count_lost
 from ddptop.analysis.figures import USED_UP_PCT
 from ddptop.analysis.health.alerts import check_loss
+from ddptop.analysis.past_activities import is_evaluating
 from ddptop.analysis.rank_table import NO_DELAY, UNKNOWN
 from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
@@ -24,7 +25,7 @@ from ddptop.analysis.steps.pairing import stable_order
 from ddptop.protocol.limits import MAX_STEP, NS
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import OF_AGENTS, OF_RANKS
-from ddptop.protocol.messages import TRAITS, Activity, Clock, Flag, Phase, Progress
+from ddptop.protocol.messages import TRAITS, Activity, Clock, Flag, Progress
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -404,7 +405,7 @@ class RankMessages:
         elif "rank" in TRAITS[readings.kind].senders:  # a sign of the rank itself
             np.maximum.at(table.heard_ns, ranks, t_ns)
         if readings.kind is Progress:
-            evaluates = readings.field("phase") == int(Phase.EVALUATE)
+            evaluates = is_evaluating(readings)
             if evaluates.any():
                 own_ns = readings.field("t_ns")[evaluates]
                 state.ledger.note_evaluating(ranks[evaluates], own_ns, t_ns[evaluates])

@@ -215,14 +215,15 @@ def test_steps_without_phases_count_as_recorded_ones() -> None:
     assert_adds_up(ledger, world.now_us / 1e6)
 
 
-def test_evaluations_and_declared_phases_have_classes_and_are_places() -> None:
+@pytest.mark.parametrize("says", [{"phase": int(Phase.EVALUATE)}, {"activity": int(Activity.EVALUATE)}])
+def test_evaluations_have_a_class_and_are_a_place(says: dict[str, int]) -> None:
     world = World(2, own=True)
     reducer = begun(world)
     run_world(world, reducer, 20)
     world.delays = {(0, "after_optimizer"): 8_000_000}
     for second in (1, 3, 5, 7):
         at_us = world.now_us + second * 1_000_000
-        reducer.feed(world.progress(0, at_us, phase=int(Phase.EVALUATE)))
+        reducer.feed(world.progress(0, at_us, **says))
     run_world(world, reducer, 1)
     world.delays = {}
     run_world(world, reducer, 20)

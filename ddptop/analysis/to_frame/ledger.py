@@ -10,8 +10,9 @@ import numpy as np
 
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
 from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
+from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
-from ddptop.protocol.messages import Activity, Phase, Progress
+from ddptop.protocol.messages import Activity, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,13 +196,12 @@ def _present_classes(state: RunState, has_steps: Mask) -> Indices:
     of_ledger = state.ledger.is_restarting()[: state.world]
     restarts[: len(of_ledger)] = of_ledger
     newest = state.table.newest[Progress]
-    evaluates = newest.is_known & (newest.field("phase") == int(Phase.EVALUATE))
     present: dict[LedgerClass, Mask] = {
         "start": ~has_steps,
         "end": has_ended,
         "restart": restarts,
         "saving": newest.is_known & (newest.field("activity") == int(Activity.SAVE)),
         "phase": state.table.declared > 0,
-        "evaluation": evaluates,
+        "evaluation": newest.is_known & is_evaluating(newest),
     }
     return np.select([*present.values()], [_ROW[name] for name in present], _ROW["unknown"])

@@ -192,11 +192,13 @@ def test_equal_ranks_under_heavy_noise_are_never_named(make_world, size) -> None
     noise = random.Random(size)
     world = make_world(size)
     _, reducer = watch(world, 1)
+
+    def delay_ranks() -> None:
+        for rank in range(size):
+            world.delays[rank, "forward"] = int(noise.expovariate(1 / 3000))
+
     for _ in range(250):
-        for _ in range(8):
-            for rank in range(size):
-                world.delays[rank, "forward"] = int(noise.expovariate(1 / 3000))
-            feed_together(reducer, world.steps(1))
+        feed_together(reducer, world.steps(8, before_step=delay_ranks))
         assert reducer.frame(START_NS + world.now_us * 1000).straggler is None
 
 

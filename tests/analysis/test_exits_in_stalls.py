@@ -139,20 +139,26 @@ def test_a_rank_that_comes_late_and_finds_the_others_gone_stays_the_one_that_was
     assert verdict(stage.frame()).line() == f"■ FAILED · {MISSING}"
 
 
-@pytest.mark.parametrize("main", [BACKWARD, SYNCHRONIZE])
-def test_so_do_ranks_that_nccls_watchdog_aborts(make_world, main: StackFrame) -> None:
+@pytest.mark.parametrize(
+    ("main", "seconds", "waited"),
+    [(BACKWARD, 180, "3 min"), (SYNCHRONIZE, 60, "60 s")],
+    ids=["ddp", "script"],
+)
+def test_so_do_ranks_that_nccls_watchdog_aborts(
+    make_world, main: StackFrame, seconds: int, waited: str
+) -> None:
     world = make_world(4)
     hello = world.hello
     world.hello = lambda rank: hello(rank)._replace(message=_on_nccl(hello(rank).message))
     stage = Stage(world)
     stands(stage, 17)
-    stage.beat(600, {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS})
+    stage.beat(seconds, {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS})
     for rank in (0, 2):
         stage.answer(rank, waits(main), number=0, reason="Fatal Python error: Aborted")
         ends(stage, rank, signal="SIGABRT")
     ends(stage, 1, 3)
     fails(stage)
-    assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 10 min")
+    assert_stall_stays(stage, f"ranks 0 and 2 gave up waiting after {waited}")
 
 
 def _on_nccl(hello: Hello) -> Hello:

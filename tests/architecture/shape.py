@@ -87,8 +87,7 @@ class Shape:
 
 def shape(package: Path = PACKAGE) -> Shape:
     """Read a package's files. Raises SyntaxError for one that is no Python."""
-    paths = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
-    modules = {}
+    paths, modules = module_paths(package), {}
     for name, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
@@ -97,14 +96,28 @@ def shape(package: Path = PACKAGE) -> Shape:
     return Shape(modules)
 
 
+def module_paths(package: Path) -> dict[str, Path]:
+    """The files of a package, by the names of their modules."""
+    return {_name(path, package): path for path in sorted(package.rglob("*.py"))}
+
+
 def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and dotted name of all that a file imports, wherever that stands in it."""
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"line {node.lineno}: relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a node, and what holds some: most of a tree are expressions."""
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        below = getattr(node, name, ())
+        for child in below if isinstance(below, list) else ():  # the body of a lambda is an expression
+            yield child
+            yield from _statements(child)
 
 
 def _name(path: Path, package: Path) -> str:

@@ -13,7 +13,7 @@ from ddptop.frames import causes, codec, conditions
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import slowest, verdict
 from ddptop.render.plain import draw_frame
-from tests.architecture.shape import shape
+from tests.architecture.shape import PACKAGE, module_paths
 from tests.tui.fake import straggler
 
 DUMMY = causes.CauseWords(
@@ -26,18 +26,18 @@ DUMMY = causes.CauseWords(
 
 
 @cache
-def _files_by_constant() -> dict[str, set[str]]:
-    files: dict[str, set[str]] = {}
-    for module in shape().modules.values():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                files.setdefault(node.value, set()).add(module.name)
-    return files
+def _texts() -> dict[str, str]:
+    return {name: path.read_text(encoding="utf-8") for name, path in module_paths(PACKAGE).items()}
 
 
 def files_that_name(word: str) -> set[str]:
     """Modules with this text as a constant: what a newcomer has to read who changes the kind."""
-    return _files_by_constant().get(word, set())
+    candidates = {name: text for name, text in _texts().items() if f'"{word}"' in text}
+    return {
+        name
+        for name, text in candidates.items()
+        if any(isinstance(node, ast.Constant) and node.value == word for node in ast.walk(ast.parse(text)))
+    }
 
 
 def test_a_cause_is_declared_in_one_file_and_found_in_another(monkeypatch) -> None:

@@ -34,7 +34,8 @@ def offers(live_run, tmp_path: Path) -> Callable[[str], dict[str, list[str]]]:
     def ask(shell: str) -> dict[str, list[str]]:
         if shutil.which(shell) is None:
             pytest.skip(f"no {shell} here")
-        asking = "\n".join(SHELLS[shell].format(line=f"ddptop {line}") for line in LINES)
+        begin, asks = SHELLS[shell]
+        asking = "\n".join([begin, *(asks.format(line=f"ddptop {line}") for line in LINES)])
         command = [shell, *PLAIN.get(shell, []), "-c", asking]
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -48,15 +49,16 @@ def offers(live_run, tmp_path: Path) -> Callable[[str], dict[str, list[str]]]:
 
 
 SHELLS = {
-    "bash": """
-eval "$(ddptop completion bash)"; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=()
+    "bash": (
+        'eval "$(ddptop completion bash)"',
+        """
+COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=()
 _python_argcomplete ddptop 2>/dev/null; printf '%s\n' "${{COMPREPLY[@]}}"; echo ====
 """,
-    "fish": """
-ddptop completion fish | source; complete -C '{line}'; echo ====
-""",
+    ),
+    "fish": ("ddptop completion fish | source", "complete -C '{line}'; echo ===="),
 }
-"""What asks a shell for its completions, where it is not one that a person types into."""
+"""What a shell reads first, and what asks it for its completions, where no person types into it."""
 
 PLAIN = {"fish": ["--no-config"]}
 

@@ -207,7 +207,7 @@ def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Re
 
 def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "stall.ddptop"
-    messages = list(a_run(8_000, buckets=1, batch=25))
+    messages = list(a_run(4_000, buckets=1, batch=25))
     write(path, with_a_stall(messages, 333, seconds=40))
     monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
     monkeypatch.setattr(build, "STRETCH_ROWS", 0)
@@ -215,7 +215,7 @@ def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.Monke
     assert not found.reading.whole
     (stall,) = found.stalls
     assert stall.lasted_s == pytest.approx(40, abs=2)
-    assert found.cost.step_s == pytest.approx(8_000 * 0.02, rel=0.05)
+    assert found.cost.step_s == pytest.approx(4_000 * 0.02, rel=0.05)
 
 
 def test_around_exits_fewer_blocks_are_read_than_around_stalls(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
 ) -> None:
     """Neither where all is read nor where stretches are: with many ranks the reading is all the time."""
     path = tmp_path / "run.ddptop"
-    write(path, a_run(3000))
+    write(path, a_run(2000))
     monkeypatch.setattr(build, "WHOLE_ROWS", whole_rows)
     # Only recordings of earlier versions, without sums of the ledger, are read a second time for it.
     monkeypatch.setattr(build, "SUMMED_ROWS", 0)

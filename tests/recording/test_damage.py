@@ -34,7 +34,7 @@ from tests.faults.row import CannotTryError
 from tests.faults.trial import small_disk
 from tests.made_up_run import GIB, START_NS, a_run, steps, write
 
-TRIES = 200
+TRIES = 120
 
 
 def is_part_of(some: Sequence[Received], whole: Sequence[Received]) -> bool:

@@ -277,8 +277,15 @@ def in_rounds(messages, seconds):
         yield sorted(some, key=lambda one: (is_own(one), one.rank < 0, isinstance(one.message, HostUsage)))
 
 
-@pytest.mark.parametrize("in_columns", [False, True], ids=["objects", "columns"])
-@pytest.mark.parametrize("live", [False, True], ids=["recorded", "live"])
+@pytest.mark.parametrize(
+    ("live", "in_columns"),
+    [
+        pytest.param(False, False, id="recorded-objects"),
+        pytest.param(False, True, id="recorded-columns", marks=pytest.mark.slow),
+        pytest.param(True, False, id="live-objects", marks=pytest.mark.slow),
+        pytest.param(True, True, id="live-columns"),
+    ],
+)
 def test_checks_of_hosts_that_find_nothing_are_passed_over(monkeypatch, live, in_columns):
     """`live`: what has arrived in 250 ms is taken together, usage of the collector's host alone."""
     # All ranks are past the stall in a quarter of a second without a check.

@@ -127,14 +127,14 @@ class Look(NamedTuple):
     """The step whose evaluation made it what it is."""
 
 
-def looks(records: Iterable[Received]) -> list[Look]:
-    """A frame whenever EVERY more steps are complete."""
+def looks(records: Iterable[Received], every: int = EVERY) -> list[Look]:
+    """A frame whenever `every` more steps are complete."""
     reducer, seen, newest, cursor = Reducer(), [], -1, 0
     run, n_fed = MessageRun.of([*records]), 0
     while n_fed < len(run):
-        n_fed = reducer.feed_run(run, n_fed, raise_again, stop_step=newest + EVERY)
+        n_fed = reducer.feed_run(run, n_fed, raise_again, stop_step=newest + every)
         step = reducer.state.complete_step
-        if step is None or step < newest + EVERY:
+        if step is None or step < newest + every:
             continue
         newest = step
         frame = reducer.frame(int(run.heads[0, n_fed - 1]), cursor=cursor)
@@ -146,15 +146,15 @@ def looks(records: Iterable[Received]) -> list[Look]:
             _what_if(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms),
             _what_if(group.no_exposed_comm_ms, group.no_exposed_comm_low_ms, group.no_exposed_comm_high_ms),
         )
-        every, changed = frame.overhead.detail_every, _changed(reducer)
+        detail_every, changed = frame.overhead.detail_every, _changed(reducer)
         if flagged is None:
             none = (None, (), None, None, None, float("nan"), float("nan"))
-            seen.append(Look(step, *none, *figures, False, every, changed))
+            seen.append(Look(step, *none, *figures, False, detail_every, changed))
             continue
         ranks, place = flagged.ranks or (flagged.rank,), getattr(flagged, "place", None)
         part = flagged.parts_ms.get(flagged.cause, flagged.lateness_ms)  # type: ignore[call-overload]
         head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms, part)
-        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False)), every, changed))
+        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False)), detail_every, changed))
     return seen
 
 

@@ -23,6 +23,9 @@ DATA = sorted((Path(__file__).parent / "data").glob("*.trace"))
 LARGE = 0.1
 """A delay of this share of a step, in most steps, is to be flagged in nearly every window."""
 
+LOOKS_EVERY = 15
+"""Steps between two frames: with steps of 20 ms they are as far apart as on the screen."""
+
 NOISY = 5
 """Flags in the windows without a fault of all traces, some 90: four in `quota-no-readings` beside busy loops.
 None in `healthy`. A lower number is progress."""
@@ -31,7 +34,7 @@ None in `healthy`. A lower number is progress."""
 @cache
 def judged(path: Path) -> Judged:
     row, stamps, records = traces.read(path)
-    return judge(row, stamps, looks(records))
+    return judge(row, stamps, looks(records, LOOKS_EVERY))
 
 
 FAULTS = [path for path in DATA if not path.stem.startswith("asleep-overlapped")]

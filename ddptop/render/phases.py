@@ -237,7 +237,7 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         exposed - waited + buffers_moved,
         np.nan_to_num(column("waited")),
         np.isin(np.arange(len(step)), always_last),
-        exposed == 0,
+        (exposed == 0) | (len(step) == 1),  # one rank has nobody to wait for
     )
     sampled = step_parts(step, phases, exposed, waited)
     return np.asarray(np.where(np.isfinite(own_ms).all(axis=0), own_ms, sampled))

@@ -313,6 +313,8 @@ def test_parts_from_every_step_add_up_and_the_rest_is_waiting() -> None:
     assert by_name["other"] == pytest.approx(ranks.other_ms)
     assert by_name["transfer"] == pytest.approx(ranks.exposed_comm_ms - ranks.exposed_wait_ms)
     assert by_name["wait"][1] < 0.2 < 19.8 < by_name["wait"][0]
+    alone = rank_parts(lambda name: getattr(ranks, f"{name}_ms")[:1])
+    assert (alone[3], alone[6]) == (0.0, pytest.approx(by_name["other"][:1] + by_name["wait"][:1]))
     barrier = replace(
         ranks, other_ms=ranks.other_ms + 5.0, waited_ms=np.full(4, 5.0), step_ms=np.full(4, 51.8)
     )

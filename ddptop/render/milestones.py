@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCRIPT = StepPart("script", "░", "c", "other")
 
 STAGES: Mapping[str, StepPart] = {
-    "torch_s": StepPart("import of torch", "▫", "i", "dim"),
+    "torch_s": StepPart("import of torch", "▫", "i", "forward"),
     "init_s": SCRIPT,
     "group_s": StepPart("process group", "≡", "g", "sync"),
     "ddp_s": StepPart("model", "≈", "m", "transfer"),
@@ -49,7 +49,7 @@ WAITS = StepPart("waits", "▒", "w", "wait")
 LABEL = 16
 """Cells before the bars at most."""
 
-TALLEST = 5
+TALLEST_START_BAR = 5
 """Lines of a bar, where there is room."""
 
 LEAST_BAR = 20
@@ -83,7 +83,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
         return []
     axis = TimeAxis(0.0, now_s, width - label - 1)
     has_axis, has_legend = height > len(rows), height > len(rows) + 1
-    tall = max(1, min(TALLEST, (height - has_axis - has_legend) // len(rows)))
+    tall = max(1, min(TALLEST_START_BAR, (height - has_axis - has_legend) // len(rows)))
     lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))] if has_axis else []
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None

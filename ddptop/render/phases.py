@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.frames.figures import some_shown_ms
 from ddptop.frames.numbers import UNKNOWN, fixed, signed
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
+from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS
 from ddptop.render.line import Line, Role, combine_roles, join_parts
 
 if TYPE_CHECKING:
@@ -135,9 +136,6 @@ class Breakdown:
         return width / self.full_ms if self.full_ms > 0 else 0.0
 
 
-EIGHTHS = 8
-"""Parts of a cell that block signs tell apart."""
-
 _LEFT_BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
@@ -206,6 +204,25 @@ def draw_share_bar(percent: float, looks: tuple[Piece, Piece], width: int, ascii
     unit = EIGHTHS if ascii_only else 1
     eighths = round(percent / 100 * width * EIGHTHS / unit) * unit
     return join_cells(_part_cells([eighths, width * EIGHTHS - eighths], (first, second), ascii_only))
+
+
+_SIGNS: dict[str, str] = {**{part.role: part.glyph for part in PARTS}, "area": "█", "edge": "█"}
+
+
+def find_plain_letters(text: str, role: Role) -> str:
+    """What a piece is where there are no colours: a cell in two of them has the sign of the larger part. A
+    block would leave the other part blank, as a dark stripe."""
+    front, _, behind = role.partition("/")
+    if not {front, behind} <= _SIGNS.keys():
+        return text
+    if front == behind:  # blank in lines of a bar without its labels
+        return text.replace(" ", _SIGNS[front])
+    return "".join(
+        letter
+        if (share := max(_LEFT_BLOCKS.find(letter), LOWER_BLOCKS.find(letter))) <= 0
+        else _SIGNS[front if 2 * share > EIGHTHS else behind]
+        for letter in text
+    )
 
 
 def join_cells(cells: Sequence[Piece]) -> Line:

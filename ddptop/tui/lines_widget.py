@@ -128,10 +128,10 @@ class LinesWidget(Widget):
             self._to_draw = True
             self.refresh()
         elif changed:
-            self._draw_changes(before, changed, width)
+            self._draw_changes(before, changed, width, palette)
         return len(changed)
 
-    def _draw_changes(self, before: list[Line], changed: list[int], width: int) -> None:
+    def _draw_changes(self, before: list[Line], changed: list[int], width: int, palette: Palette) -> None:
         """Send the cells in which these lines differ from those before.
 
         Textual's own update sends a line from its begin, and a colour with every piece of it.
@@ -147,7 +147,7 @@ class LinesWidget(Widget):
                     if (new := self._find_code(role, line.ground)) != code:
                         sequences.append(new)
                         code = new
-                    sequences.append(text)
+                    sequences.append(self._to_ascii(palette.letters(text, role)))
         if sequences:
             # Typed as Any: Textual does not annotate its own updates as what `_display` takes.
             written: Any = Written("".join([*sequences, f"{CSI}0m"]))
@@ -158,9 +158,9 @@ class LinesWidget(Widget):
         cell = 0
         for text, role in pieces:
             if (begin, end) == (0, width):
-                yield self._to_ascii(text), role
+                yield text, role
             elif part := text[max(0, begin - cell) : max(0, end - cell)]:
-                yield self._to_ascii(part), role
+                yield part, role
             cell += len(text)
             if cell >= end and end < width:
                 return

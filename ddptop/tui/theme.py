@@ -12,7 +12,8 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from ddptop.render.colours import LIGHT, THEMES_OF_ROLES
-from ddptop.render.line import Ground, Role, without_colours
+from ddptop.render.line import Ground, Role
+from ddptop.render.phases import find_plain_letters
 
 DEFAULT_THEME = "ddptop-dark"
 
@@ -117,7 +118,7 @@ class Palette:
 
     def letters(self, text: str, role: Role) -> str:
         """The text of a piece, as it is shown in these colours."""
-        return without_colours(text, role) if self._plain else text
+        return find_plain_letters(text, role) if self._plain else text
 
     def fill(self, ground: Ground) -> Style:
         """For the rest of a line."""

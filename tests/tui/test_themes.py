@@ -11,6 +11,7 @@ from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.line import Role, combine_roles
+from ddptop.render.milestones import STAGES
 from ddptop.render.phases import PARTS
 from ddptop.tui.theme import THEMES, Palette, contrast
 
@@ -54,6 +55,11 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
         assert between(name, part.role, "background") >= 3.0, part.name
     for one, other in itertools.pairwise(PARTS):
         assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
+    stages = [*STAGES.values()]
+    for one, other in itertools.pairwise(stages):
+        # Of the stages, an odd number lies between the two of the script, so one pair is alike.
+        if (one.name, other.name) != ("first batch", "script"):
+            assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
     assert between(name, "edge", "background") >= 4.5, "an area has its upper edge: the area itself is quiet"
     assert between(name, "edge", "area") >= 3.0
     assert between(name, "area", "wait") >= 2.5
@@ -90,6 +96,20 @@ def test_in_a_theme_of_textual_waiting_is_seen_beside_work(theme: str) -> None:
     assert wait is not None
     assert all(palette.style(role).color != wait for role in ("data", "forward", "backward", "transfer"))
     assert palette.style("data").color != palette.style("transfer").color, "also where accent is warning"
+
+
+def test_without_colours_a_cell_of_two_parts_has_the_sign_of_the_larger() -> None:
+    palette = Palette(THEMES[0], plain=True)
+    assert palette.letters("▂▅▎▊", combine_roles("data", "wait")) == "▒▪▒▪"
+    assert palette.letters("▂▅", combine_roles("area", "wait")) == "▒█"
+    for text, role in (
+        ("▂", "data"),
+        ("█", combine_roles("data", "data")),
+        ("⡀", combine_roles("dim", "wait")),
+    ):
+        assert palette.letters(text, role) == text
+    assert palette.letters("  ", combine_roles("transfer", "transfer")) == "≈≈"
+    assert Palette(THEMES[0]).letters("▂", combine_roles("data", "wait")) == "▂"
 
 
 def test_without_colours_the_signs_of_the_phases_tell_them_apart() -> None:

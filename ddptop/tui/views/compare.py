@@ -453,7 +453,7 @@ def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tu
     return head, [*words, *_draw_figures(scene, name, left_rank, right_rank, cell, width)]
 
 
-OWN_HEIGHT, TALLEST = 8, 3
+OWN_HEIGHT, TALLEST_PAIR_BAR = 8, 3
 """Lines of what is known of each rank alone, for which bars give way; and those of a bar at most."""
 
 LINES_OF_STACK = 6
@@ -465,7 +465,7 @@ def _draw_panels(
     """The step of both as bars, the figures, and of each in what it differs from all other ranks."""
     head, rows = _draw_table(scene, *ranks, width)
     room = height - len(rows) - OWN_HEIGHT - 4  # two rules, the titles, the legend
-    tall = max(1, min(TALLEST, room // 2))
+    tall = max(1, min(TALLEST_PAIR_BAR, room // 2))
     bars = []
     for rank in ranks:
         for line_of_bar in range(tall):

@@ -54,7 +54,7 @@ _Cell = TypeVar("_Cell")
 CELL, GAP = 2, 2
 """Terminal cells of a cell of the map, and between two blocks."""
 
-WIDEST, TALLEST_OF_HOST = 48, 16
+WIDEST, TALLEST_HOST = 48, 16
 """Terminal cells and lines of a cell at most, on a page with panels."""
 
 VALUE_FROM = 6
@@ -132,7 +132,7 @@ def _enlarge_cells(shape: tuple[int, ...], label: int, width: int, room: int) ->
     cell = min(WIDEST, ((width + GAP) // n_blocks - GAP - label - 2) // n_columns)
     if cell <= CELL:
         return CELL, 1
-    return cell, min(TALLEST_OF_HOST, room // n_hosts) if n_blocks == 1 else 1
+    return cell, min(TALLEST_HOST, room // n_hosts) if n_blocks == 1 else 1
 
 
 class HostMap(NamedTuple):
@@ -211,7 +211,7 @@ MIN_FOR_LEGEND, MIN_FOR_AXIS = 7, 5
 MISSING = "!"
 """Above the first step after some that were lost or thinned out."""
 
-TALLEST = 10
+TALLEST_ROW = 10
 """Lines that a row takes at most, where there are few ranks."""
 
 
@@ -538,7 +538,7 @@ class HeatView(View):
             ]
             return Page(lines, PageLayout(heat=state))
         shades, shown = _make_shades(scene, state, heat), StepMap.fold(state, heat, room)
-        tallest = room if beside else TALLEST
+        tallest = room if beside else TALLEST_ROW
         room_of_map = MapRoom(label, side, room, tallest, has_axis=height >= MIN_FOR_AXIS)
         body = _draw_steps(scene, state, heat, shown, shades, room_of_map)
         cells = _find_cells(state, heat, shown, shades)

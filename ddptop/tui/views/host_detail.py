@@ -34,7 +34,7 @@ from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.keys import Do
 from ddptop.tui.views.moment import draw_newest, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
-from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST, rank_panel
+from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST_HOST_CELLS, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 from ddptop.tui.views.why import draw_waits
 
@@ -162,7 +162,7 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
         most = min(len(gpus) + 2, height - USAGE_LINES - LEAST_PANEL)
         beside.append(Panel("GPUs of its ranks", _draw_gpus(scene, gpus, inner, most - 1), most))
     n_map = height - sum(panel.height or 0 for panel in beside)
-    n_right = n_map - (TALLEST * len(index.names) + MAP_LINES)
+    n_right = n_map - (TALLEST_HOST_CELLS * len(index.names) + MAP_LINES)
     n_map -= n_right if n_right >= LEAST_CHART else 0
     if len(scene.frame.ranks.state) > 1 and n_map >= LEAST_PANEL:
         chosen = len(scene.frame.ranks.state) if worst is None else worst

@@ -38,7 +38,7 @@ LEAST_WIDTH = 34
 CELLS = (5, 4, 2, 1)
 """Terminal cells of a rank, the widest that fit: in wide ones the number of the rank stands."""
 
-TALLEST = 3
+TALLEST_HOST_CELLS = 3
 """Lines that the cells of a host have at most, where there are few hosts."""
 
 UNKNOWN_GROUND: Role = "rule"
@@ -193,7 +193,9 @@ def _fit_hosts(plan: CellPlan, n_columns: int, room: tuple[int, int]) -> CellPla
     if not plan.above:  # one block of rows behind their names reads best
         down = min(plan.rows, height)
     spare = height // down - (plan.height - plan.tall)
-    return plan._replace(down=down, tall=max(1, min(TALLEST, spare)) if plan.cell > 2 or plan.above else 1)
+    return plan._replace(
+        down=down, tall=max(1, min(TALLEST_HOST_CELLS, spare)) if plan.cell > 2 or plan.above else 1
+    )
 
 
 def _add_cell(

@@ -12,7 +12,7 @@ from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
-from ddptop.render.milestones import TALLEST, draw_milestones
+from ddptop.render.milestones import TALLEST_START_BAR, draw_milestones
 from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
@@ -163,7 +163,7 @@ def _draw_panels(
     table_lines, scroll = _draw_table(scene, rows, width, n_rows)
     lines = draw_band([PanelColumn(width, [Panel(first_steps_phrase(start), table_lines)])], n_rows + 2)
     room = height - len(lines) - STACKS_HEIGHT
-    tall = min(TALLEST, (room - BARS_MORE) // n_ranks)
+    tall = min(TALLEST_START_BAR, (room - BARS_MORE) // n_ranks)
     high = tall * n_ranks + BARS_MORE if tall else min(room, MOST_ROWS + BARS_MORE)
     bars = Panel("seconds after the launch", draw_milestones(scene, width, high - 1))
     lines += draw_band([PanelColumn(width, [bars])], high)

@@ -39,7 +39,7 @@ MIN_FOR_WORDS, MIN_FOR_AXIS, MIN_FOR_LEGEND = 3, 5, 12
 TALL_STUCK = 3
 """The same, of a step that is stuck."""
 
-TALLEST = 6
+TALLEST_LANE = 6
 """Lines of a bar of phases at most."""
 
 MIN_BAR = 12
@@ -247,7 +247,7 @@ def _share_out(shown: Timeline, state: TimelineState, room: int) -> tuple[int, i
         lines += 1 + {"all": n_reduces, "merged": min(1, n_reduces), "none": 0}[how]
     if lines + n_lanes - 1 <= most:  # there is a gap between two lanes
         lines += n_lanes - 1
-    fitting = [tall for tall in range(2, TALLEST + 1) if lines + (tall - 1) * n_lanes <= room - BAND]
+    fitting = [tall for tall in range(2, TALLEST_LANE + 1) if lines + (tall - 1) * n_lanes <= room - BAND]
     tall = max(fitting, default=1)
     return tall, max(LEAST_BAND, room - lines - (tall - 1) * n_lanes)
 

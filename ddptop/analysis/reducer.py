@@ -175,11 +175,11 @@ class Reducer:
         """
         state, t_ns = self._state, run.heads[0]
         stop = len(run) if stop is None else stop
+        if (late := t_ns[begin:stop] >= stop_ns).any():
+            stop = begin + int(late.argmax()) + 1
         while begin < stop:
-            late = t_ns[begin:stop] >= stop_ns
-            end = begin + int(late.argmax()) + 1 if late.any() else stop
             # An unusual message is taken alone: checks look no further, for many ranks begin together.
-            end = max(begin + 1, run.next_unusual(begin, end))
+            end = max(begin + 1, run.next_unusual(begin, stop))
             end = self._checks.next_within(run, begin, end)
             taken = self._messages.take(run, begin, end, stop_step, on_failure)
             newest = t_ns[begin:taken]

@@ -29,8 +29,8 @@ KEPT_RESULTS = 4
 def keep_newest(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Keep the results for the newest arguments, of which the first is a column of texts.
 
-    A column is compared, not hashed: it is mostly the same object as before, and `lru_cache` would hash each
-    of its thousands of texts for each call, of which a picture makes some hundred.
+    A column is compared, not hashed: it is mostly the same object as before. `lru_cache` would hash each of
+    its thousands of texts for each call, and a picture makes some hundred calls.
     """
     kept: list[tuple[tuple[object, ...], _Result]] = []
 

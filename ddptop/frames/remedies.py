@@ -40,10 +40,10 @@ def remedy_of_alert(alert: Alert) -> str:
 
 
 def next_action(frame: Frame) -> str:
-    """What to do next about a run that is stalled, failed, lost, stale or cut off, waits for ranks, or
-    has wrong numbers or a slow network.
+    """What to do next about a run that is in trouble; empty of any other run.
 
-    Empty of any other run. The first clause is what to do; what follows may be cut off.
+    In trouble is a run that is stalled, failed, lost, stale or cut off, or waits for ranks. So is one with
+    wrong numbers or a slow network. The first clause is what to do; what follows may be cut off.
     """
     state = run_state(frame)
     outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)

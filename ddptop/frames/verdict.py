@@ -390,8 +390,11 @@ def _judge_cost(frame: Frame) -> Verdict:
 
 
 def lost_to_skew(frame: Frame) -> tuple[float, float | None] | None:
-    """What ranks have lost by waiting for each other, in percent of their time in the last minutes, and how
-    far that may be wrong (None: unknown). None without own times: waits are known of sampled steps then."""
+    """What ranks have lost by waiting for each other, in percent of their time in the last minutes.
+
+    And how far that may be wrong; None: unknown. Without own times there is no such figure (None): waits are
+    then known of sampled steps alone.
+    """
     ledger = frame.ledger
     if ledger is None or ledger.recent.lost_pct is None or not compares_own_times(frame):
         return None

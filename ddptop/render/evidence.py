@@ -48,27 +48,16 @@ def draw_position(
 
 def draw_positions(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
     """A title and a row per rank with its position."""
-
-    def cell_texts(cell: object) -> list[str]:
-        return [cell(position) for position in positions]  # type: ignore[operator]  # a function of one position
-
+    processes = [context.clean(position.process) for position in positions]
+    operations = [context.clean(position.operation) or UNKNOWN for position in positions]
+    calls = [_called_at(context, position.user_call) for position in positions]
     columns = [
-        table.measured_column("rank", cell_texts(lambda position: str(position.rank)), 99),
-        table.measured_column(
-            "process", cell_texts(lambda position: context.clean(position.process)), 80, right=False, most=18
-        ),
-        table.measured_column("step", cell_texts(lambda position: count(position.step)), 60),
-        table.measured_column("sequence", cell_texts(lambda position: count(position.sequence)), 70),
-        table.measured_column(
-            "waits in",
-            cell_texts(lambda position: context.clean(position.operation) or UNKNOWN),
-            90,
-            right=False,
-            most=36,
-        ),
-        table.measured_column(
-            "called at", cell_texts(lambda position: _called_at(context, position.user_call)), 85, right=False
-        ),
+        table.measured_column("rank", [str(position.rank) for position in positions], 99),
+        table.measured_column("process", processes, 80, right=False, most=18),
+        table.measured_column("step", [count(position.step) for position in positions], 60),
+        table.measured_column("sequence", [count(position.sequence) for position in positions], 70),
+        table.measured_column("waits in", operations, 90, right=False, most=36),
+        table.measured_column("called at", calls, 85, right=False),
     ]
     columns = table.fit_columns(columns, width - 2, 2)
     rows = [table.draw_row(columns, row, 2) for row in range(len(positions))]
@@ -78,9 +67,8 @@ def draw_positions(context: RenderContext, positions: list[RankPosition], width:
 def _called_at(context: RenderContext, call: Call | None) -> str:
     if call is None:
         return UNKNOWN
-    return fit_text(
-        f"{context.clean(fitted_place(call, 18, context.folder))} {context.clean(call.function)}", 30
-    ).rstrip()
+    place = context.clean(fitted_place(call, 18, context.folder))
+    return fit_text(f"{place} {context.clean(call.function)}", 30).rstrip()
 
 
 def _where_it_is(context: RenderContext, position: RankPosition) -> list[str]:
@@ -111,11 +99,7 @@ def _describe_pid(position: RankPosition) -> list[str]:
 def _draw_label(context: RenderContext, trace: Trace) -> Line:
     name = context.clean(trace.thread)
     if trace.main:
-        name = (
-            f"{name}, innermost call first"
-            if name.startswith("traceback")
-            else "main thread, innermost call first"
-        )
+        name = f"{name if name.startswith('traceback') else 'main thread'}, innermost call first"
     else:
         name = f"thread {name}"
     return Line(" " * (INDENT - 1)).add(name, "dim")

@@ -159,8 +159,11 @@ def usual_round_trip_us(hosts: Hosts) -> float:
 
 
 def _trouble_phrase(readings: deque[HostLink | None]) -> str:
-    """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
-    the last readings`; empty: neither is so."""
+    """What is wrong with a link; empty: nothing.
+
+    `cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in the
+    last readings`.
+    """
     links = [link for link in readings if link is not None]
     cuts = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
     if len(cuts) >= CUTS:

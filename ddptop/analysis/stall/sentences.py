@@ -332,8 +332,10 @@ def _silence(state: RunState, rank: int) -> str:
 
 
 def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
-    """`a C call holds the interpreter lock (sleeps in hrtimer_nanosleep, 0% CPU)` of a rank that neither
-    answers nor sends heartbeats though its process is not stopped; empty of others."""
+    """`a C call holds the interpreter lock (it sleeps in hrtimer_nanosleep, 0% CPU)`.
+
+    Empty of a rank that answers, sends heartbeats, or whose process is stopped.
+    """
     rank_state = state.ranks[rank]
     kernel = kernel_since(rank_state, since_ns)
     answered = answer_since(rank_state, since_ns) is not None

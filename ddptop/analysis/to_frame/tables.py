@@ -52,8 +52,8 @@ OWN_FIGURES = (
 def make_ranks(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """The columns of all ranks.
 
-    For a rank in several process groups collective, wait, transfer and exposed communication are unions over
-    all of them, and lateness and its bound are the largest of any group.
+    A rank may be in several process groups. Collective, wait, transfer and exposed communication are then
+    unions over all of them; lateness and its bound are the largest of any group.
     """
     hellos = state.hellos
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail

@@ -140,7 +140,7 @@ def _end_of_run(report: Report) -> list[Finding]:
     if run.state in FAILED_STATES:
         outside = next((alert for alert in report.troubles if alert.kind == "ended_from_outside"), None)
         if outside is not None:
-            return [_ended_from_outside(outside, stall)]
+            return [_find_outside_end(outside, stall)]
         if stall is not None:
             followed = f"; {stall.followed}" if stall.followed else ""
             return [_ended(report, f"{_stalled_for(stall)}{followed}")]
@@ -160,7 +160,7 @@ def _ended(report: Report, sentence: str, detail: tuple[str, ...] = ()) -> Findi
     return Finding(cast("FindingKind", report.run.state), "critical", sentence, detail)
 
 
-def _ended_from_outside(alert: Alert, stall: StallPeriod | None) -> Finding:
+def _find_outside_end(alert: Alert, stall: StallPeriod | None) -> Finding:
     """The launcher received a signal. `stall`: the one that the run was in then."""
     signal = str(alert.evidence["signal"])
     facts = [] if signal in alert.message else [f"by {signal}"]

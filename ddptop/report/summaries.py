@@ -422,7 +422,7 @@ def _summarize_straggler(
         last_step=int(table.step[newest]),
         incarnation=int(table.incarnation[first]),
         last_incarnation=int(table.incarnation[newest]),
-        parts_ms=_mean_parts(flagged),
+        parts_ms=_mean_ms_by_phase(flagged),
         relative_score=weighted_mean(scores, flagged.weights),
         place=flagged.most_costly(lambda straggler: straggler.place if straggler.cause == cause else None),
         basis=flagged.most_costly(lambda straggler: straggler.basis),
@@ -438,7 +438,7 @@ def _summarize_straggler(
     )
 
 
-def _mean_parts(flagged: _FlaggedTime) -> dict[str, float]:
+def _mean_ms_by_phase(flagged: _FlaggedTime) -> dict[str, float]:
     """By phase, how much longer than the others it takes."""
 
     def mean_of(phase: StepPhase) -> float:

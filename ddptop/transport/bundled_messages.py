@@ -30,7 +30,7 @@ from ddptop.transport.bundles import BUNDLE, HEAD_BYTES, HEAD_COLUMNS, MAX_ENTRI
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     import zmq
     from numpy.typing import NDArray
@@ -111,24 +111,10 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
     """
     # All or none: the error names no bundle, and the caller halves the list until it has found it.
     bundles = [*map(_decode_bundle, frames)]
-    sizes = np.array([len(bundle.heads) for bundle in bundles], np.int64)
-    counts, remainder = np.divmod(sizes, HEAD_BYTES)
+    counts, remainder = np.divmod(np.array([len(bundle.heads) for bundle in bundles], np.int64), HEAD_BYTES)
     if remainder.any():
         raise ProtocolError("the heads of a bundle are not those of entries")
-    # The columns of all bundles are read at once: each read has a cost.
-    data = np.frombuffer(b"".join([bundle.heads for bundle in bundles]), np.uint8)
-    ends = np.cumsum(counts)
-    column_at, count = np.repeat(np.cumsum(sizes) - sizes, counts), np.repeat(counts, counts)
-    place = np.arange(len(column_at)) - np.repeat(ends - counts, counts)
-    columns = []
-    for _, kind in HEAD_COLUMNS:
-        width = int(kind[-1])
-        numbers: NDArray[Any] = np.ndarray(max(0, len(data) - width + 1), kind, data.data, 0, (1,))
-        columns.append(numbers[column_at + width * place].astype(np.int64, copy=False))
-        # Columns follow one another within a bundle, so that the next one begins behind all entries of this
-        # one.
-        column_at += width * count
-    sessions, seqs, ranks, backs, lengths = columns
+    sessions, seqs, ranks, backs, lengths = _read_heads([bundle.heads for bundle in bundles], counts)
     if len(sessions):
         # 0 is INTRODUCE in a nack, and so names no session.
         if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
@@ -138,18 +124,35 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
         if lengths.max() > MAX_RANK_MESSAGE_BYTES:
             raise ProtocolError("a message is too long")
     bodies: list[bytes] = []
-    all_sizes, end = lengths.tolist(), 0
-    for bundle, count_of_bundle in zip(bundles, counts.tolist(), strict=True):
-        begin, end = end, end + count_of_bundle
-        *starts, size = accumulate(all_sizes[begin:end], initial=0)
-        if size != len(bundle.bodies):
-            raise ProtocolError("the lengths of a bundle are not those of its messages")
-        bodies += [
-            bundle.bodies[start : start + size]
-            for start, size in zip(starts, all_sizes[begin:end], strict=True)
-        ]
-    t0_ns = [bundle.t0_ns for bundle in bundles]
-    return Entries(sessions, seqs, ranks, backs, bodies, counts, t0_ns)
+    sizes, end = lengths.tolist(), 0
+    for bundle, count in zip(bundles, counts.tolist(), strict=True):
+        begin, end = end, end + count
+        bodies += _divide_bodies(bundle.bodies, sizes[begin:end])
+    return Entries(sessions, seqs, ranks, backs, bodies, counts, [bundle.t0_ns for bundle in bundles])
+
+
+def _read_heads(heads: Sequence[bytes], counts: Integers) -> list[Integers]:
+    """HEAD_COLUMNS of all bundles, (entries,) each. `counts`: (bundles,) how many entries each has."""
+    # All at once: each read has a cost.
+    data, sizes = np.frombuffer(b"".join(heads), np.uint8), counts * HEAD_BYTES
+    column_at, n_entries = np.repeat(np.cumsum(sizes) - sizes, counts), np.repeat(counts, counts)
+    place = np.arange(len(column_at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = []
+    for _, kind in HEAD_COLUMNS:
+        width = int(kind[-1])
+        numbers: NDArray[Any] = np.ndarray(max(0, len(data) - width + 1), kind, data.data, 0, (1,))
+        columns.append(numbers[column_at + width * place].astype(np.int64, copy=False))
+        # Within a bundle the next column begins behind this one of all its entries.
+        column_at += width * n_entries
+    return columns
+
+
+def _divide_bodies(bodies: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """The body of each message of a bundle. Raises ProtocolError where these are not their sizes."""
+    *starts, whole = accumulate(sizes, initial=0)
+    if whole != len(bodies):
+        raise ProtocolError("the lengths of a bundle are not those of its messages")
+    return [bodies[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def valid_entries(
@@ -203,7 +206,7 @@ def decode_accepted(
     """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
     # First, so that a reading inside an ABOUT is in a column with those of other hosts.
     accepted, of_kind = _unwrap_abouts(accepted, _places_of_usual(accepted))
-    heads, bodies, ready = accepted
+    heads, bodies, _ = accepted
     alone = np.ones(heads.shape[1], bool)
     steps, readings = None, []
     for kind, places in of_kind.items():
@@ -215,12 +218,40 @@ def decode_accepted(
         elif (same_kind := Readings.decoded(kind, places, its_bodies)) is not None:
             readings.append(same_kind)
             alone[places] = False
-    valid = np.ones(len(alone), bool)
-    alone_messages: list[tuple[int, Received]] = []
     # Their type fits their sender already, by `_USUAL`: they are alone because another one was not valid.
     usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
-    for index in np.flatnonzero(alone).tolist():
+    messages, valid = _decode_alone(accepted, np.flatnonzero(alone).tolist(), usual, refuse)
+    # Places move up where a message before them was refused.
+    place = np.cumsum(valid) - 1
+    alone_messages = []
+    for index, message in messages.items():
         rank, session, seq = heads[:, index].tolist()
+        alone_messages.append((int(place[index]), Received(now_ns, rank, session, seq, message)))
+    if not valid.all():
+        kept = np.flatnonzero(valid)
+        heads, bodies = heads[:, kept], [bodies[index] for index in kept.tolist()]
+    return EncodedRun(
+        np.stack([np.full(heads.shape[1], now_ns), *heads]),
+        place[of_kind[Steps]] if steps is not None else place[:0],
+        steps,
+        alone_messages,
+        bodies,
+        [same_kind._replace(places=place[same_kind.places]) for same_kind in readings],
+    )
+
+
+def _decode_alone(
+    accepted: AcceptedEntries, places: Sequence[int], usual: Set[int], refuse: Callable[[Exception], None]
+) -> tuple[dict[int, Message], Mask]:
+    """The valid messages at these places, each decoded by itself; and which of all messages are valid.
+
+    `usual`: the places at which the sender needs no check.
+    """
+    heads, bodies, ready = accepted
+    valid = np.ones(len(bodies), bool)
+    messages: dict[int, Message] = {}
+    for index in places:
+        rank, _, seq = heads[:, index].tolist()
         try:
             message = ready.get(index)
             # Introductions were decoded where they were accepted.
@@ -228,27 +259,11 @@ def decode_accepted(
                 message = decode(bodies[index])
                 if index not in usual:
                     _check_sender(rank, seq, message)
+            messages[index] = message
         except Exception as error:  # noqa: BLE001  # no message may end the collector
             refuse(error)
             valid[index] = False
-            continue
-        alone_messages.append((index, Received(now_ns, rank, session, seq, message)))
-    # Places move up where a message before them was refused.
-    place = np.cumsum(valid) - 1
-    kept_places = slice(None) if valid.all() else np.flatnonzero(valid)
-    kept_bodies = bodies if valid.all() else [bodies[place] for place in np.flatnonzero(valid).tolist()]
-    times = np.full(len(valid), now_ns)
-    return EncodedRun(
-        np.stack([times, *heads])[:, kept_places],
-        place[of_kind[Steps]] if steps is not None else place[:0],
-        steps,
-        [(int(place[position]), received) for position, received in alone_messages],
-        kept_bodies,
-        [
-            same_kind_readings._replace(places=place[same_kind_readings.places])
-            for same_kind_readings in readings
-        ],
-    )
+    return messages, valid
 
 
 def _places_of_usual(accepted: AcceptedEntries) -> dict[type[Message], Integers]:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, clock_free, live, straggler, waiting
+from tests.tui.screens import unboxed
 
 SIZE = (100, 40)
 
 
 def compared(sketch: Sketch) -> dict[str, list[str]]:
     """Cells of every row by its name."""
-    rows = [line for line in sketch.text().splitlines() if line.startswith("  ")]
+    rows = [line for line in unboxed(sketch.text()) if line.startswith("  ")]
     return {row[2:22].strip(): row[22:].split() for row in rows}
 
 

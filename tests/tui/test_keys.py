@@ -19,6 +19,7 @@ from ddptop.tui.views.footer import TWO_LINES_FROM
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler, waiting
 from tests.tui.fake_views import WantedSource
+from tests.tui.screens import unboxed
 from tests.tui.troubles import missing
 
 SIZE = (100, 30)
@@ -223,7 +224,7 @@ def test_help_names_every_key() -> None:
 @pytest.mark.parametrize("view", VIEWS.numbered_names)
 def test_help_begins_with_the_keys_of_the_page_it_was_asked_on(view: str) -> None:
     here = VIEWS[view].keys
-    rows = sketch(WantedSource(live()), (160, 180), VIEWS[view].number, "question_mark").splitlines()
+    rows = unboxed(sketch(WantedSource(live()), (160, 180), VIEWS[view].number, "question_mark"))
     if here:
         first = next(at for at, row in enumerate(rows) if row.startswith(f"on the page before this: {view}"))
         assert all(key.help in "\n".join(rows[first + 1 : first + 1 + len(here)]) for key in here)

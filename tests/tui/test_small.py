@@ -191,7 +191,8 @@ def test_a_ledger_that_is_not_known_is_not_one_that_begins() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (50, 24)])
 def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> None:
     frame = replace(live(), progress=EpochProgress(3, 120, 400, 41.0))
-    line = next(line for line in sketch(FakeSource(frame), size).splitlines() if line.startswith("── epoch"))
+    lines = sketch(FakeSource(frame), size).splitlines()
+    line = next(line for line in lines if line.removeprefix("├").startswith("── epoch"))
     assert "── epoch 3 · batch 120/400 · 41 s left in it ──" in line
     assert len(line) == size[0]
     assert "epoch" not in sketch(FakeSource(replace(live(), progress=None)), size)

@@ -165,4 +165,8 @@ def _begins_with_rule(line: Line) -> bool:
 
 
 def _ends_with_rule(line: Line, width: int) -> bool:
-    return line.width == width and line.pieces[-1][1] == "rule" and line.pieces[-1][0][-1] in _RULES
+    """Whether a rule reaches its end. The axis of a chart, which begins in a corner, is none."""
+    if line.width != width or line.pieces[-1][1] != "rule" or line.pieces[-1][0][-1] not in _RULES:
+        return False
+    text = str(line)
+    return "└" not in text or text.rfind("└") < max(map(text.rfind, "│├┌┬┼"))

@@ -31,6 +31,7 @@ from ddptop.frames.training_kind import limits_phrase
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, draw_rule
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene
@@ -214,6 +215,7 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     if room < LEAST_CHART:
         return draw_band(columns, max(high, height))
     charts = draw_some_charts(scene, ("loss", "step"), width, room - 1)
+    charts = charts or draw_before_first_step(scene, width, room - 1)
     below = [PanelColumn(width, [Panel("loss and step time", charts)])]
     return draw_band(columns, high) + draw_band(below, room, find_borders(columns))
 

@@ -32,7 +32,7 @@ LEAST_BAND, BAND = 9, 16
 STUCK_BAND = 22
 """The same below the lanes of a step that is stuck: stacks are long."""
 
-TWO_PANELS = 18
+TWO_PANELS = 17
 """Lines of the band from which its columns have two panels."""
 
 FIRST_SHARE = 3

@@ -458,8 +458,8 @@ def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_
     person.source.frame = replace(frame, unix_s=frame.unix_s + 0.25, group=group)
     later = unboxed(person.text())
     assert "loss 0.1234" in later[0]
-    row = next(at for at, line in enumerate(first) if line.startswith("loss "))
-    assert later[row].startswith("loss 0.1234") and " step ms 77.7 " in later[row]
+    row = next(at for at, line in enumerate(first) if line.startswith("├── loss "))
+    assert later[row].startswith("├── loss 0.1234") and " step ms 77.7 " in later[row]
     assert "  worst 0.2345 rank 3" in later[row] and "┄ p95 88.8" in later[row], "of the same step"
     assert later[row + 1 : row + 6] == first[row + 1 : row + 6], "the curves are those of the last picture"
 

@@ -97,7 +97,7 @@ def test_the_ranks_of_one_host_lie_in_several_rows() -> None:
     assert [action.arguments for action in opened if action.do is Do.RANK] == [(0,), (1,), (2,), (3,)]
 
 
-@pytest.mark.parametrize("size", [(119, 50), (80, 24), (50, 24)])
+@pytest.mark.parametrize("size", [(117, 50), (80, 24), (50, 24)])
 def test_a_narrow_screen_has_no_cells(size: tuple[int, int]) -> None:
     assert not cells_of(Sketch(FakeSource(straggler(64)), size))
 

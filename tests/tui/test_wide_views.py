@@ -166,7 +166,7 @@ def test_below_the_hosts_are_the_ranks_of_the_chosen_one_its_usage_and_what_they
 
 @pytest.mark.parametrize("view", ["2", "4", "5", "8"])
 def test_a_low_or_narrow_screen_has_no_panels(view: str) -> None:
-    for size in ((160, 30), (119, 50)):
+    for size in ((160, 30), (117, 50)):
         person = Sketch(WantedSource(slow_rank(3, 4)), size)
         assert not any(sign in person.press(view) for sign in "┬┼├┤┌")
 

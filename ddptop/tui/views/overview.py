@@ -18,14 +18,21 @@ from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long, without_state
 from ddptop.tui.keys import Action, Do, PaletteEntry, ScreenKey, view_key
-from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
+from ddptop.tui.scene import TO_STALL, DrawnCharts, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.bill import bill_of_frame
 from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic, strip_size
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
-from ddptop.tui.views.panels import PANELS_FROM, Panel, PanelColumn, draw_band, find_borders
+from ddptop.tui.views.panels import (
+    PANELS_FROM,
+    Panel,
+    PanelColumn,
+    draw_band,
+    draw_chart_panels,
+    find_borders,
+)
 from ddptop.tui.views.rank_cells import panel_width, rank_panel
 from ddptop.tui.views.rank_order import COLUMNS, FEW_RANKS, SORTS, filter_ranks, order_ranks
 from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
@@ -253,6 +260,9 @@ def _add_unit(scene: Scene, title: str, width: int) -> str:
     return title + UNIT if fits and scene.frame.group.step is not None else title
 
 
+EVENTS_PANEL = 3
+"""Lines of the events from which they are a panel on a wide screen, and the charts too."""
+
 LEAST_BILL = 3
 """Lines below the charts from which the bill of the run has a place beside the events."""
 
@@ -267,6 +277,26 @@ def _draw_events_and_bill(scene: Scene, width: int, height: int) -> list[Line]:
         return draw_events(scene, width, height)
     short_bill = draw_short_bill(bill, width - right, scene.ascii_only)
     return side_by_side(draw_events(scene, right - 2, height), short_bill[:height], right)
+
+
+def _draw_charts_and_events(
+    scene: Scene, drawn: DrawnCharts, size: tuple[int, int], n_events: int
+) -> list[Line]:
+    """The charts, and the events at the foot; as panels where there is room for them."""
+    width, height = size
+    blanks = height - n_events - len(drawn.lines)
+    titles = {title[0] for title in drawn.titles}
+    if width < PANELS_FROM or n_events < EVENTS_PANEL or not titles:
+        events = _draw_events_and_bill(scene, width, n_events) if n_events else []
+        return [*drawn.lines, *[Line()] * blanks, *events]
+    border = (width + 1) // 2 - 1
+    charts = [*drawn.lines, *(Line() for _ in range(blanks))]
+    events = _draw_events_and_bill(scene, width, n_events - 1)
+    foot = Panel("events", events, key="5", opens=Do.VIEW("events"))
+    return [
+        *draw_chart_panels(charts, titles, border, width),
+        *draw_band([PanelColumn(width, [foot])], n_events, [border]),
+    ]
 
 
 class OverviewView(View):
@@ -338,9 +368,7 @@ class OverviewView(View):
         lines += draw_excess_by_step(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
         drawn = draw_charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
-        lines += drawn.lines
-        lines += [Line()] * (height - room.events - len(lines))
-        lines += _draw_events_and_bill(scene, width, room.events) if room.events else []
+        lines += _draw_charts_and_events(scene, drawn, (width, height - len(lines)), room.events)
         row = rows.cursor if rows.moved else None
         return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn.plots, strip))
 

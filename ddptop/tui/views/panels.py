@@ -13,13 +13,16 @@ from ddptop.render.line import Line, draw_rule
 from ddptop.render.text import text_width
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-PANELS_FROM = 120
-"""Cells of a screen from which there is room for panels."""
+INSET = 1
+"""Cells at each side of a page in a box."""
 
-HIGH_FROM = 36
-"""Lines of a page from which a list shares it with panels."""
+PANELS_FROM = 120 - 2 * INSET
+"""Cells of a page from which there is room for panels: of a page in a box on a screen of 120."""
+
+HIGH_FROM = 35
+"""Lines of a page from which a list shares it with panels, without the last line of the box."""
 
 BORDER = 2
 """Cells at the left of every column but the first: the border and a blank."""
@@ -29,9 +32,6 @@ _JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (Fal
 
 _AT_TOP = {"┼": "┬", "├": "┌"}
 """The same in the first line of a band."""
-
-INSET = 1
-"""Cells at each side of a page in a box."""
 
 _RULES = "─┌├┬┴┼"
 
@@ -94,6 +94,43 @@ def draw_band(columns: Sequence[PanelColumn], height: int, above: Sequence[int] 
     for border in above:
         _end_border(lines[0], border)
     return lines
+
+
+def draw_chart_panels(lines: Sequence[Line], titles: Collection[int], border: int, width: int) -> list[Line]:
+    """Two charts beside each other, once or several times, as panels: a border in a cell that is blank in all
+    of these lines, and the lines that are titles as words in a rule."""
+    drawn = []
+    for row, line in enumerate(lines):
+        left, right = _split_line(line, border)
+        if row in titles:
+            left, right = _set_in_rule(left, border), _set_in_rule(right, width - border - 1)
+        joint = _JOINTS[_begins_with_rule(left), _begins_with_rule(right)]
+        joint = _AT_TOP.get(joint, joint) if row == min(titles) else joint
+        drawn.append(left.pad(border).add(joint, "rule").extend(right))
+    return drawn
+
+
+def _split_line(line: Line, cell: int) -> tuple[Line, Line]:
+    """What is before a cell and what is after it."""
+    left, right, begin = Line(), Line(), 0
+    for text, role in line.pieces:
+        n_left = max(0, cell - begin)
+        left.add(text[:n_left], role)
+        right.add(text[max(0, cell + 1 - begin) :], role)
+        begin += len(text)
+    for first, end, action in line.spots:
+        side, moved = (left, 0) if first < cell else (right, cell + 1)
+        side.spot(first - moved, end - moved, action)
+    return left, right
+
+
+def _set_in_rule(words: Line, width: int) -> Line:
+    """The words with a rule before and after them; as they are where there is no room for one."""
+    text = str(words)
+    words, _ = _split_line(words, len(text.rstrip()))
+    lead = "── " if words.width + 5 <= width else "─ " if words.width + 2 <= width else ""
+    line = Line(lead, "rule").extend(words).add(" "[: width - words.width - len(lead)])
+    return line.add("─" * (width - line.width), "rule") if lead else line
 
 
 def find_borders(columns: Sequence[PanelColumn]) -> list[int]:

@@ -35,7 +35,7 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
         foot.extend(draw_footer(scene, width, height))
     room = max(0, height - 1 - len(foot))
     view = VIEWS[place.view]
-    boxed = view.in_box and has_panels(width, room)
+    boxed = view.in_box and has_panels(width - 2 * INSET, room - 1)
     inset = INSET if boxed else 0
     page = view.body(scene, width - 2 * inset, room - boxed) if room else Page([])
     body = draw_box(page.lines, width, room) if boxed else page.lines[:room]

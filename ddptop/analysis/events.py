@@ -132,6 +132,14 @@ def note_compiling(state: RunState, rank: int, evidence: Evidence, t_ns: int) ->
     state.log.add_rank(state.unix_s(t_ns), "compiling", text, rank, state.world, step=evidence.step)
 
 
+def note_out_of_batches(state: RunState, rank: int, step: int, t_ns: int) -> None:
+    """Log the first time that a rank has no batches left, under `join()`: each epoch may have one."""
+    if rank not in state.ran_out:
+        state.ran_out.add(rank)
+        text = say("out_of_batches", rank=rank, step=step)
+        state.log.add(state.unix_s(t_ns), "out_of_batches", text, rank=rank, step=step)
+
+
 def _remember(state: RunState, hello: Hello) -> None:
     """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
     state.add_session(hello)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.events import count_lost
+from ddptop.analysis.events import count_lost, note_out_of_batches
 from ddptop.analysis.figures import USED_UP_PCT
 from ddptop.analysis.health.alerts import check_loss
 from ddptop.analysis.past_activities import is_evaluating
@@ -207,6 +207,9 @@ class RankMessages:
                 rank_state.bye = rank_state.ended_ns = None
                 rank_state.joined = joined
                 state.presence_changed()
+            if joined:
+                flags = columns.integers[FLAGS, begin : begin + count] & _JOINED
+                note_out_of_batches(state, rank_state.row, int(messages.first_step[0] + flags.argmax()), t_ns)
         for row in range(count):
             number = int(messages.first_step[0]) + row
             single = messages._replace(

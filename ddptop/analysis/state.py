@@ -146,6 +146,8 @@ class RunState:
         """No launcher of ours would report such a signal."""
         self.has_evidence = False
         """Whether any rank has sent evidence: without it no exit can have been too early."""
+        self.ran_out: set[int] = set()
+        """Ranks that once had no batches left before the others, under `join()`."""
         self.stack_samples: deque[ReceivedSamples] = deque(maxlen=MOST_SAMPLES)
         """The newest, of all ranks."""
         self.finished: set[int] = set()

@@ -492,6 +492,11 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             sentence="{optimizers} optimizers step in turn, and each step is one optimizer's: the loss is "
             "that of the first",
         ),
+        "out_of_batches": Condition(
+            title="out of batches",
+            sentence="rank {rank} has no batches left since step {step:,}: under join() it only answers the "
+            "others' collectives",
+        ),
         "no_sync": Condition(
             title="no sync",
             sentence="no_sync() encloses backward only, which all-reduces all the same: forward must be "

@@ -114,6 +114,9 @@ def test_a_joined_rank_is_neither_named_nor_waited_for(make_world) -> None:
     world = make_world(4, delays={(2, "data"): 20_000})
     world.joined = {2}
     found, _ = watch(world, 100)
+    (event,) = [event for event in found.events if event.kind == "out_of_batches"]
+    assert (event.rank, event.step) == (2, 0)
+    assert event.message.startswith("rank 2 has no batches left since step 0: ")
     assert found.straggler is None
     assert np.isnan(found.ranks.lateness_ms[2])
     assert np.isnan(found.ranks.wait_ms[2])

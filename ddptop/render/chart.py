@@ -29,8 +29,8 @@ RUNGS = 32
 """Lengths of a cell from one to its double: a chart over a whole run ends at its border within 3 %."""
 
 JOINED_GAP, NEAR_GAPS = 3.0, 8
-"""A hole is drawn through while it is at most so many times the usual distance between points, which is the
-median of so many distances before or after it: of figures that are not known in every step, it changes."""
+"""A hole is drawn through while it is at most so many times the usual distance between points: the
+median, or that of so many before or after it, for it changes where figures are not known in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,14 @@ def join_holes(values: Column, n_begun: int = 0) -> Column:
     if len(known_at) < 2:
         return values
     steps = np.diff(known_at)
-    padded = np.pad(steps.astype(float), NEAR_GAPS, constant_values=np.nan)
-    # Row i: of the distances before the i-th; those after it begin NEAR_GAPS + 1 rows below.
-    usual = median(np.lib.stride_tricks.sliding_window_view(padded, NEAR_GAPS))
-    farthest = JOINED_GAP * np.fmax(usual[: len(steps)], usual[-len(steps) :])
     result = np.interp(np.arange(len(values)), known_at, values[known_at], left=np.nan, right=np.nan)
     # np.interp has filled the wide gaps too: they are opened again.
-    for start in np.flatnonzero(steps > farthest).tolist():
-        result[known_at[start] + 1 : known_at[start + 1]] = np.nan
+    for start in np.flatnonzero(steps > JOINED_GAP * median(steps)):
+        near = steps[max(0, start - NEAR_GAPS) : start], steps[start + 1 : start + 1 + NEAR_GAPS]
+        if all(steps[start] > JOINED_GAP * median(gaps) for gaps in near if len(gaps)):
+            result[known_at[start] + 1 : known_at[start + 1]] = np.nan
     newest = int(known_at[-1])
-    if n_begun - newest <= JOINED_GAP * usual[len(steps)]:
+    if n_begun - newest <= JOINED_GAP * median(steps[-NEAR_GAPS:]):
         result[newest:n_begun] = values[newest]
     return result
 

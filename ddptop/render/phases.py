@@ -150,6 +150,10 @@ def _part_cells(eighths: Sequence[int], parts: Sequence[StepPart], ascii_only: b
     for count, part in zip(eighths, parts, strict=True):
         left = count
         while left > 0:
+            if not inside and left >= EIGHTHS:
+                cells += [_two_parts([(EIGHTHS, part)], ascii_only)] * (left // EIGHTHS)
+                left %= EIGHTHS
+                continue
             taken = min(left, room)
             inside.append((taken, part))
             left, room = left - taken, room - taken

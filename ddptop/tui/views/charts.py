@@ -64,7 +64,7 @@ EPISODE = "═ straggler"
 ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}
 """How the axis is marked where some rank evaluated or saved; named in the first title."""
 
-DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 32
+DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 16
 """Curves are drawn again after so many seconds, of a younger run after a part of its length: some cells of a
 chart. To draw them takes a third of a picture's time."""
 

@@ -87,5 +87,7 @@ def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[t
     for host, name in enumerate(index.names):
         if name in figures and figures[name].state in SILENT_STATES:
             unwell.setdefault(host, []).append(figures[name].state)
+    if not unwell:
+        return [worst_sign([])] * (len(edges) - 1)
     hosts = [range(first + int(edges[row]), first + int(edges[row + 1])) for row in range(len(edges) - 1)]
     return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]

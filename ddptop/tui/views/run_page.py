@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.frames.buckets import sent_phrase
 from ddptop.frames.conditions import word_of_state
+from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -298,14 +299,16 @@ class _HostTable:
 
     def __init__(self, scene: Scene) -> None:
         self._scene, self._ranks = scene, scene.frame.ranks
-        self._ranks_of: dict[str, list[int]] = {}
-        for rank, host in enumerate(self._ranks.host):
-            self._ranks_of.setdefault(host, []).append(rank)
         self._clocks = {clock.host: clock for clock in scene.frame.clocks}
         self._figures = figures_by_name(scene.frame)
-        self._names = list(self._ranks_of)
-        if len(self._names) > MAX_HOSTS:
-            self._names = sorted(self._names, key=self._rate_concern)[:MAX_HOSTS]
+        index = host_index(self._ranks.host)
+        self._n_hosts = len(index.names)
+        hosts = [*range(self._n_hosts)]
+        if self._n_hosts > MAX_HOSTS:
+            lost = np.bincount(index.of_rank, np.nan_to_num(self._ranks.lost_records))
+            hosts.sort(key=lambda host: (-lost[host], self._rate_clock(index.names[host])))
+        self._names = [index.names[host] for host in hosts[:MAX_HOSTS]]
+        self._ranks_of = {index.names[host]: index.ranks(host) for host in hosts[:MAX_HOSTS]}
 
     def draw_lines(self, width: int) -> list[Line]:
         """A line per host."""
@@ -314,19 +317,18 @@ class _HostTable:
         columns = table.fit_columns(self._make_columns(), width - 1, 2)
         lines = [*self._draw_warning(width), Line(" ").extend(table.draw_head(columns, 2))]
         lines += [Line(" ").extend(table.draw_row(columns, row, 2)) for row in range(len(self._names))]
-        hidden = len(self._ranks_of) - len(self._names)
+        hidden = self._n_hosts - len(self._names)
         return lines + ([Line(f" and {counted(hidden, 'host')} more", "faint")] if hidden else [])
 
-    def _rate_concern(self, host: str) -> tuple[float, float]:
-        """Least for the host that lost most records, then for the one whose clock is known worst."""
-        lost = np.nan_to_num(self._ranks.lost_records[self._ranks_of[host]]).sum()
+    def _rate_clock(self, host: str) -> float:
+        """Least for the host whose clock is known worst."""
         clock = self._clocks.get(host)
-        return -float(lost), -math.inf if clock is None or clock.bound_ms is None else -clock.bound_ms
+        return -math.inf if clock is None or clock.bound_ms is None else -clock.bound_ms
 
     def _draw_warning(self, width: int) -> list[Line]:
         """Why arrivals are not drawn, where the clocks are too inexact."""
         group = self._scene.frame.group
-        if not group.clock_free or len(self._ranks_of) == 1:
+        if not group.clock_free or self._n_hosts == 1:
             return []
         why = (group.clock_reason or "clocks too inexact") + inexact_clock(self._scene.frame)
         text = f"{self._scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
@@ -368,7 +370,7 @@ class _HostTable:
         clock = self._clocks.get(host)
         if clock is None or clock.offset_ms is None:
             return "not compared"
-        if len(self._ranks_of) == 1:
+        if self._n_hosts == 1:
             return "one clock"
         # The others are compared with this one, so it has no offset of its own.
         if host in self._figures and self._figures[host].collector:

@@ -189,7 +189,7 @@ def test_a_straggler_that_moves_is_named_anew(make_world) -> None:
     assert found.straggler.pattern == "persistent", "one move is no rotation"
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_equal_ranks_under_heavy_noise_are_never_named(make_world, size) -> None:
     """Each rank is 3 ms late on average, exponentially: a fifth of the step, and nobody's fault."""
     noise = random.Random(size)

@@ -26,7 +26,6 @@ class Module:
 
     name: str
     path: Path
-    tree: ast.Module
     lines: int
     imports: frozenset[str] = field(default=frozenset())
     """Modules of the package that it imports."""
@@ -90,9 +89,8 @@ def shape(package: Path = PACKAGE) -> Shape:
     paths, modules = module_paths(package), {}
     for name, path in paths.items():
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        imports = frozenset(_imported(tree, paths.keys())) - {name}
-        modules[name] = Module(name, path, tree, text.count("\n"), imports)
+        imports = frozenset(_imported(ast.parse(text), paths.keys())) - {name}
+        modules[name] = Module(name, path, text.count("\n"), imports)
     return Shape(modules)
 
 

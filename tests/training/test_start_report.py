@@ -63,7 +63,7 @@ def test_a_rank_that_fails_before_ddp_says_why_over_its_connection(ear: Ear, ran
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, "import time, torch; time.sleep(2)"),  # of a pod, not of a rank
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "import torch"),  # it only looks
-        ({}, "import time, torch; time.sleep(2)"),
+        pytest.param({}, "import time, torch; time.sleep(2)", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_no_rank_says_nothing(ear: Ear, variables: dict[str, str], code: str) -> None:

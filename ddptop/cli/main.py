@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -147,9 +149,13 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _raise_soon(number: int) -> None:
-    timer = threading.Timer(0.01, os.kill, (os.getpid(), number))
-    timer.daemon = True
-    timer.start()
+    def raise_signal() -> None:
+        time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    # A `threading.Thread` is waited for until it runs: on a busy machine the signal would come in this wait,
+    # and be dropped again.
+    _thread.start_new_thread(raise_signal, ())
 
 
 _WITHOUT_FILE = "it shows live runs; run the command there (ssh HOST ddptop ...), or copy the recording"

@@ -192,7 +192,10 @@ class LossSpread:
         losses, medians = losses[rows], medians[rows]
         middle = losses[..., ::-1] if losses.shape[-1] == 2 else medians[..., None]
         apart = np.abs(median((losses - middle).swapaxes(1, 2))).max(axis=-1)
-        is_level = apart <= HYSTERESIS * (SHARE * median(np.abs(losses).reshape(len(due), -1)))
+        sizes = np.abs(losses).reshape(len(due), -1)
+        is_level = apart <= HYSTERESIS * (SHARE * sizes.min(axis=-1))  # usually: the median is no less
+        unsure = np.flatnonzero(~is_level)
+        is_level[unsure] = apart[unsure] <= HYSTERESIS * (SHARE * median(sizes[unsure]))
         is_whole = (ends >= STEPS) & ~np.isnan(medians).any(axis=-1)
         may: list[bool] = (~(is_level & is_whole)).tolist()
         return may

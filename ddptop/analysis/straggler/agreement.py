@@ -141,10 +141,12 @@ def agreements(
     n_judged = is_judged.sum(axis=1)
     as_it_ran, without = (median(np.where(is_judged, values[places], np.nan)) for values in (step, faster))
     is_cheap = 100 * (as_it_ran - without) < arrival_rules.FLAG_PCT * as_it_ran  # as `most_lost_pct`
-    over, bounds = (
-        np.where(is_judged[:, None], values[:, places].swapaxes(0, 1), np.nan) for values in (lateness, bound)
-    )
-    bounds = np.fmax.reduce(bounds, axis=-1)
+    over = np.where(is_judged[:, None], lateness[:, places].swapaxes(0, 1), np.nan)
+    bounds = np.broadcast_to(bound[:, -1], over.shape[:2])
+    if (bound != bound[:, -1:]).any():  # usually it stays the same, as of one clock
+        bounds = np.fmax.reduce(
+            np.where(is_judged[:, None], bound[:, places].swapaxes(0, 1), np.nan), axis=-1
+        )
     over.sort(axis=-1)
     ordered, counts = over.reshape(-1, over.shape[-1]), n_judged.repeat(over.shape[1])
     low, high = (

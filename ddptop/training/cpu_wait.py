@@ -3,7 +3,8 @@
 It is the second number in /proc/self/task/TID/schedstat, in ns. Waiting for a cgroup's quota is part of it.
 To read and to convert it takes 15 to 20 us in a training loop, where the code of it is cold (measured). So it
 is read once in a step, at its end. Only in steps that follow one with considerable run delay and exposed
-communication it is read at the begin and end of that too: there a rank waits for others anyway.
+communication it is read at the begin and end of that too: there a rank waits for others anyway. One rank
+alone waits for nobody, and reads no more than once: all of its short exposed communication is taken off.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class CpuWait:
     """
 
     def __init__(self) -> None:
+        self.waits_for_others = False
+        """Whether any model is reduced with other ranks."""
         self._read_none()
 
     def _read_none(self, thread: int = 0) -> None:
@@ -89,7 +92,7 @@ class CpuWait:
         elif waited > 0:
             # Where it is not known what was waited in exposed communication, all of that may be.
             waited = max(0, waited - (self._exposed if self._exposed >= 0 else self._exposed_ns))
-            if self._exposed_ns >= least:
+            if self._exposed_ns >= least and self.waits_for_others:
                 self._divided_steps = DIVIDED_STEPS + 1
         if self._divided_steps:
             self._divided_steps -= 1

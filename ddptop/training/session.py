@@ -205,6 +205,7 @@ class Session:
         if timed_model is None:
             self._watch_gradients(ddp, number)
         self.replicas.watch_model(ddp, number)
+        self.recorder.cpu_wait.waits_for_others |= ddp.process_group.size() > 1
         # Noted while it exists: a script may destroy the group.
         self.memberships[number] = membership_of(ddp.process_group, number)
         self.describe_model(ddp, number)

@@ -25,6 +25,7 @@ class Readings(CpuWait):
         super().__init__()
         self.readings = [*readings]
         self.at = 0
+        self.waits_for_others = True
 
     def _open_file(self) -> None:
         self._thread, self._descriptor = threading.get_ident(), 10**6
@@ -73,6 +74,14 @@ def test_it_is_read_there_only_soon_after_a_step_with_a_considerable_wait() -> N
         assert waits.step(exposed=LEAST_NS) == 0
     assert len(waits.readings) == 2
     assert waits.step(exposed=LEAST_NS) == 0 and len(waits.readings) == 1
+
+
+def test_one_rank_alone_reads_once_in_a_step() -> None:
+    waits = Readings(*range(0, 4 * LONG, LONG))
+    waits.waits_for_others = False
+    steps = [waits.step(exposed=LEAST_NS) for _ in range(4)]
+    assert steps == [UNKNOWN, *[LONG - LEAST_NS] * 3]
+    assert waits.readings == []
 
 
 def test_a_little_exposed_communication_is_not_read() -> None:

@@ -451,7 +451,9 @@ def _column_dtype(name: str) -> np.dtype[Any]:
 
 
 def _as_column(name: str, values: Any) -> Any:
-    return np.ascontiguousarray(values, dtype=_column_dtype(name))
+    # What is too large becomes infinite, which is refused at the other end where no number is.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=_column_dtype(name))
 
 
 @lru_cache(maxsize=8)

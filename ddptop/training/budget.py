@@ -55,9 +55,9 @@ MAX_RECORD_EVERY = 64
 """One step in so many is recorded at least."""
 
 RAREST_RECORD_NS = 62_500_000
-"""At the usual budget at least one step in this time is recorded, 16 a second where steps are short: a slow
-rank is to be flagged within 3 s, and a delay of 7 % of the step takes 40 recorded steps (`STEPS_NEEDED` of
-`own_time_rules.py`). With less than that budget only MAX_RECORD_EVERY is a bound."""
+"""At the usual budget one step in this time is recorded, or in LONGER_STEPS times as long: 12 to 16 a second.
+A slow rank is to be flagged within 3 s, and a delay of 7 % of the step takes 40 recorded steps
+(`STEPS_NEEDED` of `own_time_rules.py`). With less than that budget only MAX_RECORD_EVERY is a bound."""
 
 LONGER_STEPS = 5 / 4
 """More steps are recorded again where the time between them is so many times as long: steps that vary a

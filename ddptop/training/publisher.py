@@ -186,7 +186,7 @@ class StepHold:
         if time.monotonic() >= self._until_s:
             self.end_hold()
             return False
-        if not self._recorder.between_steps:
+        if self._hold_step not in self._recorder.between_steps:  # there may be something else to do
             self._recorder.between_steps.append(self._hold_step)
         self._sending = self._recorder.step
         return True

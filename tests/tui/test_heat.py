@@ -100,6 +100,7 @@ def test_a_fast_run_has_several_steps_in_a_column_and_small_changes_of_its_speed
     assert choose_steps_per_column(57, 100, 14.0, before=4) == 1, "fewer are kept for many ranks"
     assert choose_steps_per_column(57, 256, 80.0, before=4) == 4
     assert choose_steps_per_column(57, 256, 0.0, before=0) == 1, "no step is known"
+    assert choose_steps_per_column(57, 256, 1e-321, before=0) == 4, "a far end that lies"
 
 
 def test_shades_stay_while_the_values_are_about_as_large() -> None:

@@ -171,10 +171,11 @@ def test_names_in_maps_are_cleaned() -> None:
 
 
 @pytest.mark.parametrize("name", ["time_s", "step_ms", "loss_mean"])
-@pytest.mark.parametrize("number", [INFINITY, NAN])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [INFINITY, NAN, 1e300])
 def test_times_are_known_and_finite_where_a_loss_need_not_be(name: str, number: float) -> None:
     frame = fake.live()
-    column = np.array(getattr(frame.history, name))
+    column = np.array(getattr(frame.history, name), np.float64)
     column[len(column) // 2] = number
     lie = replace(frame, history=replace(frame.history, **{name: column}))
     if name == "loss_mean" or (name == "step_ms" and number != number):

@@ -60,7 +60,7 @@ def choose_steps_per_column(n_columns: int, n_steps: int, step_ms: float, before
     """
     most = max(1, n_steps // n_columns)
     all_columns_s = n_columns * step_ms / 1000
-    wanted = min(most, math.ceil(LEAST_MAP_S / all_columns_s)) if all_columns_s > 0 else 1
+    wanted = math.ceil(min(most, LEAST_MAP_S / all_columns_s)) if all_columns_s > 0 else 1
     is_near = wanted <= KEPT_WITHIN * before and before <= min(most, KEPT_WITHIN * wanted)
     return before if is_near else wanted
 

@@ -285,8 +285,11 @@ class Budget:
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if not self._full and self._steps >= FIRST_STEPS:
             budget = self.budget_pct / 100.0 * step
-            self._choose_report_every(base, published, budget)
-            self._choose_intervals(base, extra, budget)
+            # What is read of all steps does not become rarer while more are recorded, which was saved before.
+            usual = published + self._recording_ns(recording, self._record_every)
+            self._choose_report_every(usual, published, budget)
+            self._choose_readings(usual, budget)
+            self._choose_detail(base, extra, budget)
             self._choose_record_every(recording, budget * FULL_SHARE - published)
             self._saved_ns += n_steps * (budget - own_ns)
             self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
@@ -336,8 +339,8 @@ class Budget:
         is_rare = is_rare and self.budget_pct < DEFAULT_BUDGET_PCT and self.report_every != OFTEN
         self.report_every = OFTEN if not is_tight else RARE if is_rare else TIGHT
 
-    def _choose_intervals(self, base: float, extra: float, budget: float) -> None:
-        """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
+    def _choose_readings(self, base: float, budget: float) -> None:
+        """How often losses and marks are read. `base`: what every step costs, in ns."""
         if base > budget and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
@@ -346,6 +349,9 @@ class Budget:
             self.marks_every = 1
         elif base > budget and self.marks_every < MAX_MARKS_EVERY:
             self.marks_every *= 2
+
+    def _choose_detail(self, base: float, extra: float, budget: float) -> None:
+        """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
         room = max(budget - base, LEAST_SHARE * budget)
         distance = self._detail_distance(self.every)
         if extra > room * distance:

@@ -201,7 +201,8 @@ def test_steps_that_have_become_longer_are_recorded_one_after_the_other() -> Non
     training = Training(Budget(1.0))
     costs = {"plain": 230_000, "detail": 500_000}
     training.run(8_000, wall=11 * MS, **costs)  # type: ignore[arg-type]
-    assert training.budget.record_every == 4
+    loss_every = training.budget.loss_every
+    assert training.budget.record_every == 4 and loss_every < MAX_LOSS_EVERY
     training.run(22, wall=14 * MS, **costs)  # type: ignore[arg-type]
     assert training.budget.record_every == 1, "one batch later"
     n_recorded = 0
@@ -209,6 +210,7 @@ def test_steps_that_have_become_longer_are_recorded_one_after_the_other() -> Non
         training.run(14, wall=14 * MS, **costs)  # type: ignore[arg-type]
         n_recorded += 14
     assert 56 <= n_recorded <= 100
+    assert training.budget.loss_every == loss_every, "nor do losses become rarer for it"
 
 
 def test_what_longer_steps_take_to_record_is_saved_before() -> None:

@@ -158,6 +158,11 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "nvidia-smi on {host} shows whether another process holds its GPU's memory.",
     ),
     (
+        re.compile(r"ibv_\w+ failed.*Cannot allocate memory"),
+        "Raise the limit of locked memory, which InfiniBand needs: ulimit -l on {host} shows it "
+        "(docker run --ulimit memlock=-1).",
+    ),
+    (
         re.compile(r"DefaultCPUAllocator: can't allocate memory|MemoryError|Cannot allocate memory"),
         "Use smaller batches or fewer workers. free -h on {host}, ulimit -v, and the limit of the job or "
         "container show how much memory there is.",

@@ -50,6 +50,14 @@ def test_a_killed_rank_is_named_with_signal_and_step(stage) -> None:
     )
 
 
+def test_a_rank_without_locked_memory_is_told_its_limit(stage) -> None:
+    failed = "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
+    raises(
+        stage, 2, "DistBackendError: NCCL error, ncclSystemError: Last error:", load(88), message=(failed,)
+    )
+    assert next_action(stage.frame()).startswith("Raise the limit of locked memory")
+
+
 def test_a_rank_without_memory_is_told_what_it_asked_for_and_what_to_try(stage) -> None:
     asked = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes."
     raises(stage, 2, f"RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. {asked}", load(88))

@@ -233,10 +233,11 @@ class RankRelay:
         if not thin:
             return received, body
         # All agents keep the same steps, by their numbers: a bucket is timed only if all ranks have it.
-        every = max(1, self._sender.detail_every) << thin if thin < MAX_THIN else 0
+        every = max(1, self._sender.detail_every)
+        kept_every = 1 << thin if thin < MAX_THIN else 0
         rows = tuple(
             row._replace(cells=(), flags=row.flags & ~Flag.DETAIL)
-            if row.cells and (not every or step % every)
+            if row.cells and (not kept_every or step // every % kept_every)
             else row
             for step, row in enumerate(steps.rows, steps.first_step)
         )

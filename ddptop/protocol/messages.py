@@ -303,7 +303,7 @@ class Progress:
     sequence: CountOrNone
     """Sequence number of the process group; -1 where the backend has none."""
     detail_every: Interval
-    """Bucket detail is taken where step % detail_every == 0."""
+    """Bucket detail is taken in one of so many steps."""
     cost_us: Quantity
     """Own cost per step: training threads and publisher CPU, over the last seconds; 0: not known yet."""
     cost_pct: Quantity

@@ -37,7 +37,7 @@ from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.guard import guard
 from ddptop.training.loader_position import LoaderPosition
 from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
-from ddptop.training.shadow import BLOCK, ShadowBlocks
+from ddptop.training.shadow import BLOCK, ShadowBlocks, is_turn
 from ddptop.training.step_record import (
     EVENT,
     EVENT_BITS,
@@ -114,7 +114,7 @@ class Recorder:
         self.counter: MutableSequence[int] | memoryview = [0]
         """Its first element is `step`, where the collector can read it after this process is gone."""
         self.detail_every = 1
-        """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
+        """Bucket detail in one of so many steps (`is_turn`); a power of two, written by the publisher."""
         self.record_every = 1
         """One in so many steps is recorded, in blocks (`shadow.py`); a power of two, likewise."""
         self.detail = self.wants_loss = True
@@ -124,7 +124,7 @@ class Recorder:
         self.read_loss: Callable[[Any], Any] = lambda loss: loss
         """The loss that `backward()` is given: a float, a value that a device has yet to write, or None."""
         self.marks_every = 1
-        """On a device: all marks are recorded where step % marks_every == 0, and where there is detail."""
+        """On a device: all marks are recorded in one of so many steps (`is_turn`), and with detail."""
         self.loss_every = 1
         """The loss is read in one of so many steps; likewise."""
         self.calls: list[BucketCall] = []
@@ -656,10 +656,10 @@ class Recorder:
         due = (step - (step >> 3)) % self.loss_every == 0
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
-        detail = step % self.detail_every == 0 and not self.shadow.flag
+        detail = is_turn(step, self.detail_every) and not self.shadow.flag
         if self.marks is not None:
             self.marks.use_clock(cpu)
-            self.marks.wanted = detail or bool(self.shadow.flag) or step % self.marks_every == 0
+            self.marks.wanted = detail or bool(self.shadow.flag) or is_turn(step, self.marks_every)
             if self._in_forward and (self.aside or not self.marks.wanted):
                 self.marks.discard_forward()
         if detail != self.detail:

@@ -3,6 +3,7 @@
 from collections import deque
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from ddptop.protocol.messages import Flag, Phase, Steps
@@ -11,6 +12,7 @@ from ddptop.training import recorder as module
 from ddptop.training.own_cost import is_clocked
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
+from ddptop.training.shadow import BLOCK, TURN, is_turn
 from ddptop.training.step_record import (
     MAX_CALLS,
     MAX_WAITS,
@@ -301,6 +303,16 @@ def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
     loop.recorder.finish_step()
     assert [bool(r.flags & Flag.DETAIL) for r in loop.records()] == [True, False, False, False] * 2
     assert switched == [False, True, False, True]
+
+
+@pytest.mark.parametrize("every", [2, 4, 32, 64, 256])
+def test_detail_is_taken_of_both_optimizers_that_alternate(every: int) -> None:
+    steps = 4 * max(every, TURN)
+    detailed = [step for step in range(steps) if is_turn(step, every)]
+    assert len(detailed) == steps / every == 2 * sum(step % 2 for step in detailed)
+    assert max(np.diff(detailed)) <= every + 1
+    # Where others are left out, it falls into the steps that are recorded.
+    assert all(step % max(every, BLOCK) < BLOCK for step in detailed)
 
 
 def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> None:

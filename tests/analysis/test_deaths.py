@@ -386,6 +386,10 @@ def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(sta
         (1, 0, 41, "exit code 0")
     ]
     assert stage.said("failed_rank") == [said]
+    for rank in (0, 2, 3):
+        stage.tell("lost_rank", rank, exit_code=None, signal="SIGTERM")
+    stage.feed(stage.world.run("failed", 1))
+    assert said in verdict(stage.frame()).line(), "also once the others were ended"
 
 
 def test_an_exit_code_that_becomes_known_later_replaces_the_good_order(stage) -> None:

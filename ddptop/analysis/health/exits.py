@@ -192,7 +192,8 @@ def ended_in_collective(rank_state: RankState) -> bool:
 def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     """Decide which ranks exited in good order while the others still needed them; returns those newly known.
 
-    Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks.
+    Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks, or
+    did so until it ended.
     They are none while most ranks have exited in good order or may still do so: then it is those that failed
     for which the others did not stay. Nor where a rank has failed for a reason of its own.
     """
@@ -206,22 +207,22 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     ]
     if not left_in_good_order:
         return []
-    failed = [
-        rank_state
-        for rank_state in rank_states
-        if rank_state.ended_badly and rank_state not in left_in_good_order
-    ]
+    left_rows = {rank_state.row for rank_state in left_in_good_order}
+    others = [rank_state for rank_state in rank_states if rank_state.row not in left_rows]
+    failed = [rank_state for rank_state in others if rank_state.ended_badly]
     waiting_since_ns = min(map(ended_ns, left_in_good_order)) + LEFT_NS
-    waiting = [
+    waiting = [  # those that have failed had waited until then
         rank_state
-        for rank_state in rank_states
-        if rank_state.running and rank_state.evidence_ns >= waiting_since_ns and _waits_for_all(rank_state)
+        for rank_state in others
+        if rank_state.running or rank_state.ended_badly
+        if rank_state.evidence_ns >= waiting_since_ns and _waits_for_all(rank_state)
     ]
+    n_needed = len(failed) + sum(rank_state.running for rank_state in waiting)
     present = sum(rank_state.hello is not None for rank_state in rank_states)
     lost_peer_ns = [ended_ns(rank_state) for rank_state in failed if _lost_peer(rank_state)]
     waits_ns = [rank_state.evidence_ns - LEFT_NS for rank_state in waiting]
     since_ns = max([*lost_peer_ns, *waits_ns], default=0)
-    if 2 * (len(failed) + len(waiting)) < present or not all(map(follows, failed)):
+    if 2 * n_needed < present or not all(map(follows, failed)):
         since_ns = 0
     before = [rank_state.left_early for rank_state in rank_states]
     for rank_state in left_in_good_order:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
 
 
-OF_STEP = 0.02
+OF_STEP, MOST_UNITS = 0.02, 1e9
 """An excess below this share of the step does not change the order of ranks and hosts."""
 
 CALM = 6
@@ -137,7 +137,9 @@ class RenderContext:
         unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
         size = np.zeros(total, np.int64)
         if unit > 0:
-            size = np.floor(np.asarray(frame.ranks.slower_ms, np.float64) / unit).astype(np.int64)
+            # As many units as an integer can count: a far end may lie.
+            slower_ms = np.minimum(np.asarray(frame.ranks.slower_ms, np.float64), unit * MOST_UNITS)
+            size = np.floor(slower_ms / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
         places = _MISSING if self.is_gathering else _PLACES
         for rank, state in enumerate(states) if places.keys() & set(states) else ():

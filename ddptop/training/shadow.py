@@ -34,16 +34,17 @@ into them. To begin and to end takes as much as one or two steps."""
 NEVER = 1 << 62
 
 TURN = 32
-"""Steps after which the odd steps have their turn, then the even ones again. A multiple of BLOCK."""
+"""Steps after which the odd steps may have their turn, or the even ones. A multiple of BLOCK."""
 
 
 def is_turn(step: int, every: int) -> bool:
     """Whether this is the one step of `every` (a power of two) that is looked at more closely.
 
-    It is the first one or the second one of them, in turns: where two optimizers alternate, as in a GAN, the
-    first one would always be of the same model.
+    It is the first one or the second one of them, each as often: where two optimizers alternate, as in a GAN,
+    the first one would always be of the same model. By the sequence of Thue and Morse both have turns also
+    where only each fourth, eighth, ... turn is recorded.
     """
-    return (step - (step // max(every, TURN) & 1)) % every == 0
+    return (step - ((step // max(every, TURN)).bit_count() & 1)) % every == 0
 
 
 class ShadowBlocks:

@@ -313,6 +313,10 @@ def test_detail_is_taken_of_both_optimizers_that_alternate(every: int) -> None:
     assert max(np.diff(detailed)) <= every + 1
     # Where others are left out, it falls into the steps that are recorded.
     assert all(step % max(every, BLOCK) < BLOCK for step in detailed)
+    for record_every in (4, 64):
+        blocks = range(0, 4 * max(every, BLOCK * record_every), BLOCK * record_every)
+        recorded = [step for begin in blocks for step in range(begin, begin + BLOCK) if is_turn(step, every)]
+        assert 4 * sum(step % 2 for step in recorded) >= len(recorded), "of both there, too"
 
 
 def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> None:

@@ -175,6 +175,9 @@ class ActivityWatch:
         in_training_mode = self._is_in_training_mode()
         if in_training_mode:
             self._was_in_training_mode = True
+        elif phase in (Phase.BACKWARD, Phase.OPTIMIZER):
+            # It trains in evaluation mode, as where `model.train()` was forgotten: the mode tells nothing.
+            self._was_in_training_mode = False
         # A model that was never in training mode would otherwise count as one that evaluates.
         leaves_training = self._was_in_training_mode and not in_training_mode
         begun = self._evaluates is not None and self._evaluates[0] == step

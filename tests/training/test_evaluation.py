@@ -174,6 +174,21 @@ def test_a_model_that_is_never_in_training_mode_tells_nothing(watched: Watched) 
     assert watched.activity() == Activity.AFTER_OPTIMIZER
 
 
+def test_nor_does_one_that_trains_in_evaluation_mode(watched: Watched) -> None:
+    model = InMode(True)
+    watched.recorder.forwarded = lambda: model
+    watched.activity()
+    model.training = False
+    watched.recorder.forward_begins(True)
+    watched.recorder.forward_ends()
+    watched.recorder.backward_begins(None)
+    assert watched.activity() == Activity.TRAINING
+    watched.recorder.backward_ends()
+    watched.step()
+    watched.recorder.data_begins()
+    assert watched.activity() == Activity.TRAINING, "it waits for data"
+
+
 def test_saving_and_waiting_come_first(watched: Watched) -> None:
     watched.recorder.saving_since = 77
     assert watched.watch.read()[1:] == (Activity.SAVE, 77)

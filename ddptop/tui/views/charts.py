@@ -64,9 +64,9 @@ EPISODE = "═ straggler"
 ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}
 """How the axis is marked where some rank evaluated or saved; named in the first title."""
 
-DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 16
-"""Curves are drawn again after so many seconds, of a younger run after a part of its length: some cells of a
-chart. To draw them takes a third of a picture's time."""
+DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 8
+"""Curves are drawn again after so many seconds, of a younger run after an eighth of its length at most. To
+draw them takes a third of a picture's time."""
 
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""

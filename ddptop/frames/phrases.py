@@ -38,14 +38,14 @@ MAX_LISTED_RANKS = 4
 
 
 def ranks_phrase(ranks: Sequence[int], world: int) -> str:
-    """`rank 1`, `ranks 1 and 3`, `9 of 64 ranks`, `64 ranks`."""
+    """`rank 1`, `ranks 1 and 3`, `9 of 64 ranks`, `64 ranks`. `world`: 0 where some of them are meant."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == world:
         return f"{world:,} ranks"
     if len(ranks) <= MAX_LISTED_RANKS:
         return f"ranks {joined(sorted(ranks))}"
-    return f"{len(ranks):,} of {world:,} ranks"
+    return f"{len(ranks):,} of {world:,} ranks" if world else f"{len(ranks):,} ranks"
 
 
 def ranks_range(ranks: Sequence[int]) -> str:

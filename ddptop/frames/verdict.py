@@ -260,8 +260,10 @@ def step_line(frame: Frame) -> str:
     text = median_phrase(group.step_ms_p50, group.steps_per_s)
     if group.window_steps < min(WINDOW, group.step + 1):
         text += f" over the last {group.window_steps} steps"
+    late = frame.straggler
+    if late is not None and late.group:
+        return text  # known by launches: own times, of which the other figures are made, include the waiting
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
-        late = frame.straggler
         without = (
             "waiting"
             if late is None or late.rare is not None

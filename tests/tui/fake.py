@@ -22,6 +22,7 @@ from ddptop.frames.frame import (
 )
 from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
+from ddptop.frames.process_groups import ProcessGroupFigures
 from ddptop.sources.live import aged_frame
 
 NOW = 1_760_013_067.0
@@ -59,7 +60,8 @@ class FakeSource:
         """Gives the single steps of the rank at once."""
         self.asked.append(("focus", rank))
         if self.frame is not None:
-            self.frame = replace(self.frame, focus=None if rank is None else single_steps(rank))
+            unknown = rank is None or self.frame.group.step is None
+            self.frame = replace(self.frame, focus=None if unknown else single_steps(rank))
 
     def request(self, text: str) -> None:
         """Notes it."""
@@ -533,3 +535,76 @@ def last_minutes(rank: int) -> RankMinutes:
     late = np.where((rank == 1) & (time_s > 540), 20.2, 0.1 + 0.1 * np.sin(time_s))
     late[(time_s > 240) & (time_s < 360)] = NAN
     return RankMinutes(time_s, late, late + 0.5)
+
+
+def process_groups() -> tuple[ProcessGroupFigures, ...]:
+    """Of a mesh of two by two: a group that shards, in which rank 1 is late, and the default one."""
+    shard = ProcessGroupFigures(
+        name="3", description="mesh_dp_shard", backend="gloo", size=2, ranks=(0, 1), collectives=3_246,
+        seen_pct=97.5, steps=128, per_step=6.0, step_bytes=34_320.0,
+        operations="4 all_gather, 2 reduce_scatter", skew_ms=20.4, bound_ms=0.1, last_arriver=1,
+        last_arriver_pct=96.0, lateness_ms=20.3, rank_lateness_ms=(-20.3, 20.3), on_host=False,
+    )  # fmt: skip
+    default = replace(
+        shard, name="0", description="default_pg", size=4, ranks=(), per_step=1.0, step_bytes=4.0,
+        operations="1 all_reduce", skew_ms=20.4, rank_lateness_ms=(-0.1, 20.3, 0.0, 0.1),
+    )  # fmt: skip
+    return shard, default
+
+
+def without_ddp() -> Frame:
+    """FSDP2 over gloo: rank 1 is late in its forward, as the flight recorders say; the others wait for it in
+    collectives that are not timed, so that their own time includes it."""
+    frame = straggler()
+    late, alone = frame.straggler, np.arange(4) == 1
+    assert late is not None
+    unknown = np.full(4, NAN)
+    forward, backward = np.where(alone, 27.4, 7.1), np.where(alone, 13.8, 34.1)
+    ranks = replace(
+        even_ranks(4),
+        **dict.fromkeys(
+            ("collective_ms", "wait_ms", "transfer_ms", "lateness_ms", "bound_ms", "transfer_bound_ms"),
+            unknown,
+        ),
+        **dict.fromkeys(("last_pct", "relative_score", "individual_score", "bucket", "sequence"), unknown),
+        **dict.fromkeys(("exposed_comm_ms", "exposed_wait_ms", "excess_ms"), np.zeros(4)),
+        **dict.fromkeys(("data_ms", "own_data_ms"), np.full(4, 1.2)),
+        **dict.fromkeys(("optimizer_ms", "own_optimizer_ms"), np.full(4, 2.9)),
+        **dict.fromkeys(("forward_ms", "own_forward_ms"), forward),
+        **dict.fromkeys(("backward_ms", "own_backward_ms"), backward),
+        **dict.fromkeys(("step_ms", "own_ms"), np.full(4, 46.8)),
+        other_ms=np.full(4, 1.6),
+        after_optimizer_ms=np.full(4, 0.9),
+    )
+    group = replace(
+        frame.group,
+        **dict.fromkeys(("collective_ms", "wait_ms", "transfer_ms", "overlap_pct", "busbw_gbps", "bound_ms")),
+        **dict.fromkeys(("no_straggler_ms", "no_straggler_low_ms", "no_straggler_high_ms"), 46.8),
+        **dict.fromkeys(("no_exposed_comm_ms", "both_ms"), 46.8),
+        exposed_comm_ms=0.0,
+    )
+    past = frame.history
+    zero = np.zeros(len(past.step))
+    history = replace(
+        past,
+        wait_ms=zero,
+        transfer_ms=zero,
+        busbw_gbps=zero + NAN,
+        forward_ms=past.forward_ms + past.wait_ms / 4,
+        own_backward_ms=past.own_backward_ms + past.transfer_ms + past.wait_ms * 3 / 4,
+    )
+    message = "rank 1 became slow: late at collectives (step 11,902)"
+    return replace(
+        frame,
+        run=replace(frame.run, training="fsdp2", backend="gloo"),
+        ranks=ranks,
+        group=group,
+        history=history,
+        buckets=(),
+        process_groups=process_groups(),
+        straggler=replace(
+            late, cause=None, parts_ms={}, place=None, basis="arrivals", group="the default group"
+        ),
+        alerts=(Alert("straggler", "warning", 1, 11_902, NOW - 27, message),),
+        events=(frame.events[0], LoggedEvent(NOW - 27, "straggler", "warning", 1, 11_902, message)),
+    )

@@ -112,6 +112,7 @@ def slow_rank(hosts: int, each: int) -> Frame:
         replace(
             frame,
             ranks=ranks,
+            buckets=tuple(replace(bucket, last_arriver=slow) for bucket in frame.buckets),
             straggler=late,
             alerts=(Alert("straggler", "warning", slow, 11_902, NOW - 27, message),),
             events=(frame.events[0], LoggedEvent(NOW - 27, "straggler", "warning", slow, 11_902, message)),

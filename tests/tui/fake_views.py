@@ -43,9 +43,11 @@ def with_wanted(frame: Frame, text: str) -> Frame:
     if frame.group.step is None:
         return frame
     if isinstance(want, TimelineRequest):
-        return replace(frame, timeline=timeline(len(frame.ranks.state), want))
+        world = len(frame.ranks.state)
+        return replace(frame, timeline=timeline(world, want) if frame.buckets else untimed(world))
     if isinstance(want, HeatRequest):
-        return replace(frame, heat=heat(len(frame.ranks.state), want, 1 if frame.straggler else None))
+        slow = frame.straggler.rank if frame.straggler and not frame.straggler.group else None
+        return replace(frame, heat=heat(len(frame.ranks.state), want, slow))
     return frame
 
 

@@ -22,7 +22,7 @@ from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
 from tests.frames.ledgers import checkpoints
 from tests.tui.drive import Sketch
-from tests.tui.fake import CASES, evaluating, finished, live, replay, straggler
+from tests.tui.fake import CASES, evaluating, finished, live, replay, straggler, without_ddp
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_start import held_up, on_their_way
 from tests.tui.fake_views import WantedSource
@@ -46,7 +46,7 @@ WORLDS: Mapping[str, Callable[[], Frame]] = {
     "replay": replay, "2 ranks": lambda: straggler(2),
     "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
     "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
-    "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4),
+    "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4), "without DDP": without_ddp,
 }  # fmt: skip
 
 
@@ -83,6 +83,8 @@ def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list
     """The picture of a view."""
     person = Sketch(WantedSource(WORLDS[world]()), SIZES[size], ascii_only)
     person.press(*PAGES[view])
+    if view == "rank" and person.view.name == "overview":  # it has unfolded a host
+        person.press("down", "enter")
     return [line.mapped(lambda text: text.translate(ASCII)) if ascii_only else line for line in person.lines]
 
 

@@ -15,7 +15,7 @@ from tests.tui.drive import Sketch
 from tests.tui.fake import NOW, FakeSource, straggler
 from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource, on_hosts
-from tests.tui.gallery import WORLDS
+from tests.tui.gallery import WORLDS, lines_of
 from tests.tui.troubles import missing
 
 WIDE = (160, 50)
@@ -199,3 +199,30 @@ def test_a_lane_of_a_rank_that_the_run_has_not_and_a_value_of_no_rank_are_drawn(
     person = Sketch(Contradictory(straggler()), WIDE)
     assert "its usual step is not known" in person.press("2")
     assert "over these steps" in person.press("4")
+
+
+@pytest.mark.parametrize(
+    ("world", "view", "said", "unsaid"),
+    [
+        ("waiting", "bill", "No step is complete yet.", ""),
+        ("waiting", "stall", "No step is complete yet.", "parts of a step"),
+        ("start of 64", "stall", "6 ranks have the same stack", "of 0 ranks"),
+        ("64 ranks", "compare", "waits 20.3 for 1", ""),
+        ("waiting", "compare", "rank 3", "in no bucket"),
+        ("64 ranks", "rank", "rank 1 takes 20.3 ±0.1 ms longer", "ranks by host"),
+        ("3 hosts", "heat", "worst of 12 cells", ""),
+        ("without DDP", "overview", "costs 43%", "without the slow rank"),
+        ("without DDP", "rank", "at 1 collective a step of the default group", ""),
+        ("without DDP", "run", "process group mesh_dp_shard: 2 ranks over gloo", "buckets yet"),
+    ],
+)
+def test_pages_say_what_is_so(world: str, view: str, said: str, unsaid: str) -> None:
+    text = "\n".join(map(str, lines_of(world, view, "160x50")))
+    assert said in text
+    assert not unsaid or unsaid not in text
+
+
+@pytest.mark.parametrize("view", ["run", "stall"])
+def test_the_box_ends_with_one_rule(view: str) -> None:
+    *_, last, rule = [str(line) for line in lines_of("healthy", view, "160x50")][:-2]
+    assert rule.startswith("└─") and last == f"│{' ' * 158}│"

@@ -16,6 +16,7 @@ from ddptop.frames.bill import (
 from ddptop.frames.numbers import counted
 from ddptop.render.bill import draw_bill, draw_classes, draw_losses, draw_rank_bills, draw_waited_for
 from ddptop.render.line import Line, draw_rule
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.sampled_stack import tree_lines
 from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey
@@ -105,6 +106,7 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     if room <= LEAST_CHART:
         return lines
     chart = draw_some_charts(scene, ("parts",), width, room - 1)
+    chart = chart or draw_before_first_step(scene, width, room - 1)
     return [*lines, *draw_band([PanelColumn(width, [Panel("over time", chart)])], room)]
 
 

@@ -470,7 +470,7 @@ def _draw_panels(
     for rank in ranks:
         for line_of_bar in range(tall):
             name = f"rank {rank}" if line_of_bar == (tall - 1) // 2 else ""
-            bar = draw_rank_bar(scene, rank, width - RANK_CELLS - 1, labelled=bool(name))
+            bar = draw_rank_bar(scene, rank, width - RANK_CELLS - 1, len(ranks) if name else 0)
             bars.append(Line(fit_text(name, RANK_CELLS), "dim").add("│", "rule").extend(bar))
     legend = draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
     steps = Panel(title[0], [*bars, legend], figure=title[1])
@@ -495,7 +495,8 @@ def _draw_own(scene: Scene, rank: int, width: int) -> list[Line]:
     """In which buckets it comes last, its GPU and groups, in what it differs from all other ranks, which line
     takes its time, and what has happened to it."""
     frame = scene.frame
-    lines = _draw_last_in(scene, rank) or [Line("  is most often last in no bucket", "dim")]
+    none = [Line("  is most often last in no bucket", "dim")]
+    lines = _draw_last_in(scene, rank) or (none if frame.buckets and not frame.group.clock_free else [])
     lines += [Line("  ").extend(line) for line in draw_extras(scene, rank, width - 2)]
     for text in differences(frame, rank):
         lines += [Line("  ").add(part) for part in wrap_lines(scene.clean(text), width - 2)]

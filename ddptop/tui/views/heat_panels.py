@@ -75,8 +75,8 @@ def draw_heat_panels(scene: Scene, cells: MapCells, width: int, height: int) -> 
     shades = _draw_distribution(scene, cells, inner)
     rest = height - CELL_LINES - SHADES_LINES
     cell = Panel(_title_of_cell(cells), _draw_cell(scene, cells, inner), CELL_LINES)
-    n_known = int(np.isfinite(cells.value).sum())
-    panels = [cell, Panel(f"{counted(n_known, 'cell')} by value", shades, SHADES_LINES)]
+    n_cells = int((np.isfinite(cells.value) | (cells.rank >= 0)).sum())
+    panels = [cell, Panel(f"{counted(n_cells, 'cell')} by value", shades, SHADES_LINES)]
     if cells.steps:
         n_rows = min(len(cells.value) + 1, MOST_RANKS)
         n_chart = CHART_LINES if rest - n_rows - CHART_LINES > CHART_LINES else rest - n_rows

@@ -176,6 +176,8 @@ def draw_box(lines: Sequence[Line], width: int, height: int) -> list[Line]:
         return list(lines)
     inside = width - 2 * INSET
     boxed = [*lines, *(Line() for _ in range(height - 1 - len(lines)))][: height - 1]
+    if not str(boxed[-1]).strip("─ "):
+        boxed[-1] = Line()  # a rule without words, right above the lower side
     ends = "".join(_BOTTOM.get(letter, "─") for letter in _find_borders(boxed[-1], inside))
     for row in range(first, len(boxed)):
         line = boxed[row]

@@ -74,9 +74,11 @@ def _draw_groups(scene: Scene, rank: int) -> Iterator[list[Line]]:
     for late_ms, group in sorted(of_rank, key=lambda of_group: -of_group[0])[:MAX_GROUPS]:
         name = scene.clean(group_phrase(group.name, group.description, group.ranks))
         often = group.last_arriver_pct if group.last_arriver == rank else None
+        per_step = fixed(group.per_step, 0)
+        what = "collective" if per_step == "1" else "collectives"
         yield [
             Line("late ", "dim").add(scene.clean(bounded(late_ms, group.bound_ms)) + " ms"),
-            Line(f"at {fixed(group.per_step, 0)} collectives a step of {name}"),
+            Line(f"at {per_step} {what} a step of {name}"),
             Line("comes last ", "dim").add(percent(often)) if often is not None else Line(),
             Line("launches are the host's", "faint") if group.on_host else Line(),
         ]

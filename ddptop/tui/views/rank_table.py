@@ -213,21 +213,23 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     if rows.bar:
         line.add(*BAR_EDGE)
         if shows_rank:
-            line.extend(draw_rank_bar(scene, rank, rows.bar))
+            line.extend(draw_rank_bar(scene, rank, rows.bar, len(scene.frame.ranks.state)))
     return line
 
 
-def draw_rank_bar(scene: Scene, rank: int, width: int, *, labelled: bool = True) -> Line:
-    """The parts of its step, with their names and times where they have room."""
-    names = _find_labelled(scene, rank, width) if labelled else ()
+def draw_rank_bar(scene: Scene, rank: int, width: int, n_labelled: int) -> Line:
+    """The parts of its step, with their names and times where they have room. `n_labelled`: of how many bars
+    this is one, in which they are written; 0: not in this one."""
+    names = _find_labelled(scene, rank, width, n_labelled) if n_labelled else ()
     return scene.breakdown.solid_bar(
         rank, width, scene.ascii_only, labelled=names, waits_for=_name_waited_for(scene)
     )
 
 
-def _find_labelled(scene: Scene, rank: int, bar: int) -> Collection[str]:
-    """The parts of a rank's bar that are labelled: of a short bar only the one that makes the rank slow."""
-    if len(scene.frame.ranks.state) <= FEW_RANKS and bar >= NUMBERED_BAR // 2:
+def _find_labelled(scene: Scene, rank: int, bar: int, n_bars: int) -> Collection[str]:
+    """The parts of a rank's bar that are labelled: of a short bar, and of one of many, only what makes it
+    slow."""
+    if n_bars <= FEW_RANKS and bar >= NUMBERED_BAR // 2:
         return ALL_PARTS
     late = scene.frame.straggler
     return {str(late.cause)} if late is not None and rank in scene.stragglers else ()

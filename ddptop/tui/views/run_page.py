@@ -28,7 +28,7 @@ from ddptop.frames.numbers import (
     size,
 )
 from ddptop.frames.phrases import host_total
-from ddptop.frames.training_kind import limits_phrase
+from ddptop.frames.training_kind import kind_phrase, limits_phrase
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, draw_rule
@@ -430,7 +430,7 @@ def _draw_models(scene: Scene, width: int) -> list[Line]:
     for bucket in scene.frame.buckets:
         models.setdefault((bucket.model, bucket.group), []).append(bucket)
     if not models:
-        return [Line(" no rank has reported its buckets yet", "dim")]
+        return _draw_process_groups(scene, width)
     lines = []
     for (model, group), buckets in models.items():
         hooks = sorted({scene.clean(bucket.hook) for bucket in buckets if bucket.hook})
@@ -444,6 +444,21 @@ def _draw_models(scene: Scene, width: int) -> list[Line]:
         lines += [
             Line(" ").add(row) for row in wrap_lines(f"{text}, layout {buckets[0].generation}", width - 1)
         ]
+    return lines
+
+
+def _draw_process_groups(scene: Scene, width: int) -> list[Line]:
+    """Those of a training without buckets, as far as torch's flight recorder tells of them."""
+    frame = scene.frame
+    if not frame.process_groups:
+        words = kind_phrase(frame.run) or "no rank has reported its buckets yet"
+        return [Line(f" {words}", "dim")]
+    lines = []
+    for group in frame.process_groups:
+        text = f"process group {scene.clean(group.description or group.name)}: {counted(group.size, 'rank')}"
+        text += f" over {scene.clean(group.backend)}" if group.backend else ""
+        text += f", {scene.clean(group.operations)} a step" if group.operations else ""
+        lines += [Line(" ").add(row) for row in wrap_lines(text, width - 1)]
     return lines
 
 

@@ -20,6 +20,7 @@ from ddptop.render.evidence import EvidencePage, draw_evidence
 from ddptop.render.host_table import host_columns
 from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.line import Line, Piece, draw_rule, of_state
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap_lines
 from ddptop.render.trouble import in_trouble
@@ -168,9 +169,10 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     if not in_trouble(scene.frame):
         columns = _halves(width, [Panel("stalls and deaths", _draw_calm(scene, left_room))], aside)
         lines = draw_band(columns, CALM_HEIGHT)
-        half = (height - CALM_HEIGHT) // 2
+        room = height - CALM_HEIGHT
+        room = room // 2 if _has_steps(scene) else room
         lines += draw_band(
-            [PanelColumn(width, [_steps_panel(scene, width, half)])], half, find_borders(columns)
+            [PanelColumn(width, [_steps_panel(scene, width, room)])], room, find_borders(columns)
         )
         return lines + _draw_parts(scene, width, height - len(lines))
     evidence = EvidencePage(scene, width, False, None)
@@ -184,7 +186,7 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     )
     lines = [*head, *draw_band(columns, high)]
     room = max(BEFORE_HEIGHT, height - len(lines))
-    room -= room // 2 if room // 2 >= LEAST_CHART else 0
+    room -= room // 2 if room // 2 >= LEAST_CHART and _has_steps(scene) else 0
     lines += draw_band(
         _halves(width, [_steps_panel(scene, left_room, room)], aside), room, find_borders(columns)
     )
@@ -201,8 +203,14 @@ def _title_of_causes(frame: Frame) -> str:
     return f"due to {ranks_phrase(ranks, len(frame.ranks.state))}" if ranks else "due to"
 
 
+def _has_steps(scene: Scene) -> bool:
+    """Without a step, how far the ranks have come has the room of both charts."""
+    return len(scene.frame.history.time_s) > 0
+
+
 def _steps_panel(scene: Scene, width: int, height: int) -> Panel:
-    return Panel("steps", draw_some_charts(scene, ("step",), width, height - 1))
+    charts = draw_some_charts(scene, ("step",), width, height - 1)
+    return Panel("steps", charts or draw_before_first_step(scene, width, height - 1))
 
 
 def _draw_parts(scene: Scene, width: int, height: int, above: Sequence[int] = ()) -> list[Line]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ddptop.frames.numbers import age, count, counted, fixed, known, percent, size
 from ddptop.frames.phrases import on_hosts
+from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
@@ -184,11 +185,8 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
     if not shown.detailed:
         every = scene.frame.overhead.detail_distance
         often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
-        return (
-            "▲",
-            "warn",
-            "; ".join([*notes, f"the buckets of this step were not timed{often}: phases only"]),
-        )
+        why = kind_phrase(scene.frame.run) or f"the buckets of this step were not timed{often}"
+        return "▲", "warn", "; ".join([*notes, f"{why}: phases only"])
     if shown.clock_free:
         sign, role = ("~", "warn")
         why = scene.frame.group.clock_reason or "clocks too inexact to say which rank came last"

@@ -192,7 +192,10 @@ class Line:
 
 
 def draw_rule(width: int, left_text: str = "", right_text: str = "") -> Line:
-    """A horizontal rule, with words set into it; of those on the left the first clauses that fit."""
+    """A horizontal rule, with words set into it: on the left the first clauses that fit, on the right all or
+    none."""
+    if right_text and text_width(left_text.partition(" · ")[0]) + text_width(right_text) + 8 > width:
+        right_text = ""
     line, tail = Line(), text_width(right_text) + 4 if right_text else 0
     while " · " in left_text and text_width(left_text) + tail + 4 > width:
         left_text = left_text.rpartition(" · ")[0]

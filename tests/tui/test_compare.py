@@ -61,6 +61,8 @@ def test_what_is_not_known_is_a_dash_and_has_no_difference() -> None:
     sketch = Sketch(FakeSource(waiting()), SIZE)
     sketch.press("c", "down", "c")
     assert compared(sketch)["data ms"] == ["–", "–", "–"]
+    sketch.size = (160, 50)
+    assert "most often last" not in sketch.press("c", "c")
     sketch = Sketch(FakeSource(clock_free()), SIZE)
     sketch.press("c", "down", "c")
     assert compared(sketch)["late ms"] == ["–", "–", "–"], "the clocks cannot tell"

@@ -128,6 +128,11 @@ def test_wrap_and_gather() -> None:
     assert wrap_lines("one two three", 7) == ["one two", "three"]
     assert str(join_parts([Line("ab"), Line(""), Line("cd"), Line("too long"), Line("e")], 8)) == "ab  cd"
     assert draw_rule(20, "4 ranks").width == 20
+    for width, rule in (
+        (27, "── 4 ranks · live ── all ──"), (26, "── 4 ranks · live ─ all ──"),
+        (24, "── 4 ranks ────── all ──"), (18, "── 4 ranks  all ──"), (17, "── 4 ranks ──────"),
+    ):  # fmt: skip
+        assert str(draw_rule(width, "4 ranks · live", "all")) == rule
 
 
 def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:

@@ -16,6 +16,7 @@ from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
+from tests.tui.gallery import lines_of
 from tests.tui.troubles import drifting, missing
 
 
@@ -196,3 +197,25 @@ def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> 
     assert "── epoch 3 · batch 120/400 · 41 s left in it ──" in line
     assert len(line) == size[0]
     assert "epoch" not in sketch(FakeSource(replace(live(), progress=None)), size)
+
+
+@pytest.mark.parametrize(
+    ("world", "view", "size", "expected"),
+    [
+        ("stall", "overview", "50x24", "step ms 26.6 p50"),
+        ("stall", "overview", "67x19", "step ms 26.6 p50 before the stall"),
+        ("4,096 ranks", "overview", "50x24", "2050 ■ stalled"),
+        ("a silent host", "stall", "50x24", "message 4.3 s ago"),
+        ("stall", "compare", "50x24", "── 9 lines below ──"),
+        ("stall", "compare", "67x19", "── c changes sides · 13 lines below ──"),
+        ("stall", "compare", "30x6", "── rank 1 and rank 0 ─────────"),
+        ("with a bill", "bill", "30x6", "── bill of the whole run ─────"),
+    ],
+)
+def test_a_small_page_names_what_it_shows_in_whole_words(
+    world: str, view: str, size: str, expected: str
+) -> None:
+    assert any(
+        str(line).rstrip().endswith(expected) or expected in str(line).split("┃")[0]
+        for line in lines_of(world, view, size)
+    ), expected

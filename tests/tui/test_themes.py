@@ -14,6 +14,7 @@ from ddptop.render.line import Role, combine_roles
 from ddptop.render.milestones import STAGES
 from ddptop.render.phases import PARTS
 from ddptop.tui.theme import THEMES, Palette, contrast
+from tests.tui.gallery import lines_of
 
 TEXT: tuple[Role, ...] = ("text", "strong", "dim", "accent", "good", "warn", "bad")
 OURS = pytest.mark.parametrize("name", THEMES_OF_ROLES)
@@ -110,6 +111,14 @@ def test_without_colours_a_cell_of_two_parts_has_the_sign_of_the_larger() -> Non
         assert palette.letters(text, role) == text
     assert palette.letters("  ", combine_roles("transfer", "transfer")) == "≈≈"
     assert Palette(THEMES[0]).letters("▂", combine_roles("data", "wait")) == "▂"
+
+
+def test_without_colours_the_further_lines_of_a_bar_have_its_letters_in_ascii() -> None:
+    palette = Palette(THEMES[0], plain=True)
+    solid = {combine_roles(part.role, part.role) for part in PARTS}
+    pieces = [piece for line in lines_of("straggler", "overview", "160x50", True) for piece in line.pieces]
+    bars = "".join(palette.letters(text, role) for text, role in pieces if role in solid)
+    assert set(bars) == {part.plain for part in PARTS if part.name != "sync"}
 
 
 def test_without_colours_the_signs_of_the_phases_tell_them_apart() -> None:

@@ -308,13 +308,13 @@ def _sign_of(part: StepPart, scene: Scene) -> str:
 
 def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     """For each chart, the parts of its title that have figures of the newest step, in order."""
-    group, old = scene.frame.group, as_of(scene.frame)
+    group = scene.frame.group
     worst, rank = Line(), Line()
     if known(group.loss_max):
         worst = Line(f"{DASH}worst {loss(group.loss_max)}", "faint")
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
     # A word, not the look of the area's edge: below waiting, the edge is less than p50.
-    words = f"{' p50' if known(group.step_ms_p50) else ''}{f' {old}' if old else ''}"
+    words = " p50" if known(group.step_ms_p50) else ""
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
     return (
         (_draw_title("loss", loss(group.loss_mean), key=True), worst, rank),
@@ -332,6 +332,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     dot = '"' if scene.ascii_only else "⠂"
     steps = [
         step_now[0],
+        Line(as_of(scene.frame), "dim"),
         draw_look("wait", scene.ascii_only, " waiting"),
         step_now[1],
         Line(f"{dot} min, max {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
@@ -344,7 +345,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
         Curve(
             steps, x, history.step_ms, "area", waste=history.wait_ms, span_s=RECENT_S, zero=True,
             step=history.step, band=True,
-            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
+            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 3),
             extremes=(history.step_min_ms, history.step_max_ms),
         ),
         _make_parts_curve(scene, shown),

@@ -20,6 +20,7 @@ from ddptop.frames.numbers import (
     UNKNOWN,
     clock,
     count,
+    counted,
     fixed,
     known,
     loss,
@@ -40,7 +41,7 @@ from ddptop.tui.views.events import draw_event
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders, has_panels
 from ddptop.tui.views.rank_page import OneRankView, draw_extras
 from ddptop.tui.views.rank_table import draw_rank_bar
-from ddptop.tui.views.text_page import draw_text
+from ddptop.tui.views.text_page import count_below, draw_text
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
@@ -149,12 +150,20 @@ def _name_late_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Li
     """Name the buckets in which either rank is most often the last. Frames have nothing else of buckets by
     rank."""
     lines = [line for rank in (left_rank, right_rank) for line in _draw_last_in(scene, rank, f"rank {rank} ")]
-    return lines or [Line("  neither is most often the last in any bucket", "dim")]
+    return lines or (
+        [Line("  neither is most often the last in any bucket", "dim")] if _is_last_known(scene) else []
+    )
+
+
+def _is_last_known(scene: Scene) -> bool:
+    """Whether it is known which ranks come last in the buckets."""
+    is_told = any(bucket.last_arriver is not None for bucket in scene.frame.buckets)
+    return is_told and not scene.frame.group.clock_free
 
 
 def _draw_last_in(scene: Scene, rank: int, name: str = "") -> list[Line]:
     last_in = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
-    if not last_in or scene.frame.group.clock_free:
+    if not last_in or not _is_last_known(scene):
         return []
     names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in last_in)
     return [Line(f"  {name}", "strong").add(f"is most often last in bucket {names}", "dim")]
@@ -496,7 +505,7 @@ def _draw_own(scene: Scene, rank: int, width: int) -> list[Line]:
     takes its time, and what has happened to it."""
     frame = scene.frame
     none = [Line("  is most often last in no bucket", "dim")]
-    lines = _draw_last_in(scene, rank) or (none if frame.buckets and not frame.group.clock_free else [])
+    lines = _draw_last_in(scene, rank) or (none if _is_last_known(scene) else [])
     lines += [Line("  ").extend(line) for line in draw_extras(scene, rank, width - 2)]
     for text in differences(frame, rank):
         lines += [Line("  ").add(part) for part in wrap_lines(scene.clean(text), width - 2)]
@@ -527,10 +536,14 @@ class CompareView(OneRankView):
             shown, scroll = draw_text(scene, body, height)
             return Page(shown, PageLayout(scroll))
         head, body = _draw_table(scene, left_rank, right_rank, width)
-        body += [Line(), *_name_late_buckets(scene, left_rank, right_rank)]
-        lines = [draw_rule(width, title, sides), head]
-        shown, scroll = draw_text(scene, body, height - len(lines))
-        return Page([*lines, *shown], PageLayout(scroll))
+        late = _name_late_buckets(scene, left_rank, right_rank)
+        body += [Line(), *late] if late else []
+        room = height - 2
+        shown, scroll = draw_text(scene, body, room)
+        below = count_below(scroll, body, room)
+        hidden = f"{counted(below, 'line')} below" if below else ""
+        right = " · ".join(words for words in (sides, hidden) if words)
+        return Page([draw_rule(width, title, right), head, *shown], PageLayout(scroll))
 
     def compare_rank(self, screen: Screen) -> None:
         """Change sides."""

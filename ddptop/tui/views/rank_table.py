@@ -117,8 +117,11 @@ def rank_rows(
     )
     bar = width if width < MIN_BAR + 20 else max(MIN_BAR, least)
     columns = table.fit_columns(offered, width - GUTTER - bar - 2 if bar < width else width - GUTTER)
+    shortest = min(MIN_BAR, width // 3)
+    if rows.grouped and shortest < bar < width and all(column.title != "rank" for column in columns):
+        columns = table.fit_columns(offered, width - GUTTER - shortest - 2)
     bar = width - GUTTER - table.total_width(columns) - 2
-    bar = bar if bar >= min(MIN_BAR, width // 3) else 0
+    bar = bar if bar >= shortest else 0
     place, scroll = scene.place, scene.place.scroll
     moving = is_moving(place, rows.grouped)
     stays_in_line = not place.pointed or (moving and place.cursor_as_shown)
@@ -245,10 +248,14 @@ def _draw_bar_again(rows: RankRows, above: Line) -> Line:
     line.pad(GUTTER + table.total_width(rows.columns)).add(*BAR_EDGE)
     if above.pieces[-1][0] == UNKNOWN:
         return line
+    part = ""
     for text, role in above.pieces[begin + 1 :]:
         front, _, ground = role.partition("/")
         solid = combine_roles(cast("Role", ground), cast("Role", ground)) if front == "ink" else role
-        line.add(" " * len(text) if front == "ink" else text, solid)
+        # A text stands between cells of its part: in ASCII, their letter tells the part.
+        sign = part if part.isascii() else " "
+        line.add(sign * len(text) if front == "ink" else text, solid)
+        part = text[-1]
     return line
 
 

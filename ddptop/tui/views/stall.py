@@ -134,7 +134,9 @@ def _draw_silent_hosts(scene: Scene, width: int) -> list[Line]:
         text = (
             f"host {scene.clean(host.name)} is {host.state}: last message {duration(host.age_ms / 1e3)} ago"
         )
-        lines.append(Line(f"{sign} ", role).add(text, "strong").cut(width))
+        parts = wrap_lines(text, width - 2)
+        lines.append(Line(f"{sign} ", role).add(parts[0], "strong"))
+        lines += [Line("  ").add(part, "strong") for part in parts[1:]]
     if len(silent) > EARLIER:
         lines.append(Line(f"  and {len(silent) - EARLIER:,} more hosts: key 8 shows them", "dim"))
     return lines

@@ -173,6 +173,16 @@ def test_a_step_that_lasts_very_long_is_sampled_until_it_ends(sampled: Sampled) 
     assert sampled.go_on(20) is None, "not again within a minute"
 
 
+def test_a_long_step_has_a_series_of_its_own_also_in_the_place_that_is_asked_for(sampled: Sampled) -> None:
+    recorder, sampled.usual_step_ns, sampled.look_costs_ns = sampled.recorder, USUAL_STEP_NS, 3_000_000
+    recorder.forward_begins(True)
+    asked = sampled.go_on(3, samples_request(1, "forward"))
+    assert asked is not None and asked.place == "forward" and asked.number
+    recorder.step += 1
+    own = sampled.go_on(1, samples_request(1, "forward"))
+    assert own is not None and own.samples and (own.number, own.place) == (0, "")
+
+
 def test_what_waits_for_others_is_not_sent_of_a_long_step(sampled: Sampled) -> None:
     sampled.recorder.waiting_since, sampled.usual_step_ns = 1, USUAL_STEP_NS
     assert sampled.go_on(30) is None

@@ -268,9 +268,9 @@ class StackSampler:
         longest_ns = SPREAD_NS if goes_on else LONGEST_NS
         if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= longest_ns:
             return True
-        if series.number:  # a step that lasts very long somewhere else has a series of its own
-            elsewhere = current_place(self._recorder) != series.place
-            return elsewhere and self._is_long(now_ns - self._step[1])
+        if series.number:  # a step that lasts very long has a series of its own, also in the same place
+            begins_own = self._is_rested(False, "", now_ns) or current_place(self._recorder) != series.place
+            return begins_own and self._is_long(now_ns - self._step[1])
         return self._recorder.step != series.counter
 
     def _make_message(self, series: _Series) -> StackSamples:

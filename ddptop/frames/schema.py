@@ -43,8 +43,18 @@ NUMBER: Node = {"type": ["number", "null"]}
 TEXT: Node = {"type": ["string", "null"]}
 
 RUN_FIELDS = (
-    *("name", "id", "state", "started_at", "elapsed_s", "world_size", "backend", "training", "nodes"),
-    *("script", "argv", "torch"),
+    "name",
+    "id",
+    "state",
+    "started_at",
+    "elapsed_s",
+    "world_size",
+    "backend",
+    "training",
+    "nodes",
+    "script",
+    "argv",
+    "torch",
 )
 COST_FIELDS = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
 ALERT_FIELDS = ("kind", "severity", "rank", "step", "since_s", "message", "evidence")

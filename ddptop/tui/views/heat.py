@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
-    from ddptop.tui.views.heat_columns import StepColumns
+    from ddptop.tui.views.heat_columns import HeatColumns
     from ddptop.tui.views.heat_state import HeatState
 
 _Cell = TypeVar("_Cell")
@@ -301,7 +301,7 @@ class MapRoom(NamedTuple):
 class StepMap(NamedTuple):
     """The cells of a map of ranks x steps, in the order of the steps."""
 
-    columns: StepColumns
+    columns: HeatColumns
     value: Column
     """(rows, columns) the worst of the ranks and steps of each cell; NaN: not known."""
     rank: Column
@@ -376,7 +376,7 @@ def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor
     return line.add(*scene.sign(first, stop))
 
 
-def _draw_axis(columns: StepColumns, chosen: int, label: int, n_columns: int) -> Line:
+def _draw_axis(columns: HeatColumns, chosen: int, label: int, n_columns: int) -> Line:
     """Where the cursor is, the newest step left or right of its column, the step of the leftmost column, and
     where steps are missing."""
     signs: list[Piece] = [(" ", "faint")] * n_columns

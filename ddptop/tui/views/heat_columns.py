@@ -31,7 +31,7 @@ KEPT_WITHIN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StepColumns:
+class HeatColumns:
     """The columns that have a step, oldest first. Between the newest and the oldest, one is left empty."""
 
     places: tuple[int, ...]
@@ -65,7 +65,7 @@ def choose_steps_per_column(n_columns: int, n_steps: int, step_ms: float, before
     return before if is_near else wanted
 
 
-def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int) -> StepColumns:
+def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int) -> HeatColumns:
     """The columns of at least one step. After a restart, which begins with an earlier step, there are only
     the steps since then."""
     numbers = np.array(steps, np.int64)
@@ -78,7 +78,7 @@ def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int)
     edges = np.append(begins, len(numbers))
     places = columns % n_columns
     holes = np.flatnonzero(distances > usual) + 1
-    return StepColumns(
+    return HeatColumns(
         places=tuple(places[begins].tolist()),
         edges=edges,
         steps=tuple(zip(numbers[begins].tolist(), numbers[edges[1:] - 1].tolist(), strict=True)),
@@ -86,7 +86,7 @@ def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int)
     )
 
 
-def fold_steps(heat: Heat, columns: StepColumns, rows: int, *, worst_is_least: bool) -> tuple[Column, Column]:
+def fold_steps(heat: Heat, columns: HeatColumns, rows: int, *, worst_is_least: bool) -> tuple[Column, Column]:
     """(rows, columns) the worst value of the steps of each column, and whose it is; NaN: not known."""
     shape = (-1, len(heat.steps))
     value, rank = heat.value.reshape(shape)[:rows].T, heat.rank.reshape(shape)[:rows].T

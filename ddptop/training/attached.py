@@ -214,7 +214,7 @@ class Beginning:
             self._report.report_refusal("its process group does not count" if sequence < 0 else "called off")
             return True
         if self._go is not None and sequence >= self._go:
-            self._begin_recording(first)
+            self.begin_recording(first)
             return True
         if self._go is None and now_s - self._reported > REPORT_S:
             self._reported = now_s
@@ -231,7 +231,8 @@ class Beginning:
             # The command has gone, and its folder with it: nobody will say from where on.
             return None if self._report.folder.is_dir() else -1
 
-    def _begin_recording(self, first: Any) -> None:
+    def begin_recording(self, first: Any) -> None:
+        """Begin the session; `first`: as in `call_begins`. What fails is raised, and leaves nothing behind."""
         global _dumps_before
         # Kept, since the session enables it, and detaching puts it back.
         _dumps_before = faulthandler.is_enabled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,12 +72,14 @@ def test_the_time_throttled_for_heat_is_that_since_the_last_reading(processor: P
 
 
 def test_files_about_heat_that_are_not_there_are_not_looked_for_again(
-    processor: Path, monkeypatch: pytest.MonkeyPatch
+    processor: Path,
 ) -> None:
     heat = HeatThrottling()
     assert heat.throttled_pct(4, 10 * NS) is None
-    monkeypatch.setattr(kernel_view, "_read_number", lambda file: pytest.fail(f"reads {file}"))
-    assert heat.throttled_pct(4, 11 * NS) is None
+    shutil.copytree(processor, processor.with_name("cpu4"))
+    assert [heat.throttled_pct(4, second * NS) for second in (11, 12)] == [None, None]
+    looks_anew = HeatThrottling()
+    assert [looks_anew.throttled_pct(4, second * NS) for second in (11, 12)] == [None, 0.0]
 
 
 def test_the_clock_of_a_rank_is_the_mean_of_readings_that_found_it_running(

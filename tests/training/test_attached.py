@@ -26,7 +26,7 @@ class Rank:
         monkeypatch.setattr(dist, "get_rank", lambda: 1)
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
         monkeypatch.setattr(
-            self._beginning, "_begin_recording", lambda _ddp: setattr(self, "begun_at", self._sequence)
+            self._beginning, "begin_recording", lambda _ddp: setattr(self, "begun_at", self._sequence)
         )
 
     def forward(self, sequence: int) -> bool:

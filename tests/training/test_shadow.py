@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ddptop.protocol.messages import Flag, Phase, Steps
-from ddptop.training import attach
+from ddptop.training import attach, join_run, session
 from ddptop.training import recorder as module
 from ddptop.training.guard import Guard
 from ddptop.training.packing import LayoutTracker, pack_steps
@@ -307,9 +307,15 @@ def test_what_waits_for_a_first_backward_stays_where_a_session_takes_its_wrapper
 ) -> None:
     called = []
     monkeypatch.setattr(torch.autograd, "backward", called.append)
-    monkeypatch.setattr(attach, "_session", SimpleNamespace())
+    monkeypatch.setenv("DDPTOP", "1")
+    monkeypatch.setattr(join_run, "join_by_store", lambda: None)
+    monkeypatch.setattr(session, "Session", lambda _device: SimpleNamespace(ensure_started=lambda: None))
     attach.watch_first_backward()
     waits = torch.autograd.backward
-    torch.autograd.backward(torch.zeros(1))
+    try:
+        assert attach.session_at(None) is not None
+        torch.autograd.backward(torch.zeros(1))
+    finally:
+        attach.forget_session()
     assert torch.autograd.backward is waits, "the session could not put its wrapper back"
     assert len(called) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -440,22 +438,25 @@ def test_the_position_of_a_device_in_a_step_without_marks_is_one_of_two_or_idle(
     assert device_position(taken, []).state == IDLE
 
 
-def test_no_event_of_a_step_is_given_back_while_others_are_read_from_it() -> None:
+def test_no_event_of_a_step_is_given_back_while_others_are_read_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The training thread may take it at once: here, where the marks of a step were refused."""
     training = Training()
 
-    class Greedy(deque[Any]):
-        def extend(self, events: Iterable[Any]) -> None:
-            super().extend(events)
-            while self:  # recorded again, and far from happening
-                self.popleft().at_ns = training.device.now_ns + 10 * STEP
+    give_back = training.pool.give_back
+
+    def give_back_and_record_again(*happened: Any) -> None:
+        give_back(*happened)
+        for _ in happened:
+            training.pool.take_event().at_ns = training.device.now_ns + 10 * STEP  # far from happening
 
     record = training.step()._replace(marks=[])
     record = record._replace(
         calls=[*record.calls, ["key", training.pool.mark_event(), training.pool.mark_event()]]
     )
     training.wait(2 * STEP)
-    training.pool._idle = Greedy()
+    monkeypatch.setattr(training.pool, "give_back", give_back_and_record_again)
     (done,) = training.resolver.take_done([record])
     assert not training.resolver.broken
     assert [end >= ready for _key, ready, end in done.calls] == [True, True]

@@ -232,7 +232,7 @@ class Beginning:
             return None if self._report.folder.is_dir() else -1
 
     def begin_recording(self, first: Any) -> None:
-        """Begin the session; `first`: as in `call_begins`. What fails is raised, and leaves nothing behind."""
+        """Begin the session; `first`: as in `call_begins`. What fails is raised; nothing is left behind."""
         global _dumps_before
         # Kept, since the session enables it, and detaching puts it back.
         _dumps_before = faulthandler.is_enabled()

@@ -168,7 +168,8 @@ class Budget:
         """Per step: training threads and publisher."""
         self.cost_pct = 0.0
         """The same as a share of step time."""
-        self._full = full_detail
+        self.full_detail = full_detail
+        """Whether every step is to have bucket detail, whatever it costs."""
         self._steps = 0
         self._walls: deque[int] = deque(maxlen=WALLS)
         self._plain: deque[float] = deque(maxlen=KEPT_OFTEN)
@@ -283,7 +284,7 @@ class Budget:
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
-        if not self._full and self._steps >= FIRST_STEPS:
+        if not self.full_detail and self._steps >= FIRST_STEPS:
             budget = self.budget_pct / 100.0 * step
             # What is read of all steps does not become rarer while more are recorded, which was saved before.
             usual = published + self._recording_ns(recording, self._record_every)

@@ -39,7 +39,7 @@ def record(folder: Path, steps: int, ranks: int, pause_ms: int) -> Path:
     recording = folder / "burn.ddptop"
     options = ["--standalone", "--nproc-per-node", str(ranks), str(SCRIPT), str(PERIOD), str(steps)]
     options.append(str(pause_ms))
-    env = environment(folder) | {"DDPTOP_RECORD": str(recording)}
+    env = environment(folder) | {"DDPTOP_RECORD": str(recording), "DDPTOP_BUDGET": "100"}
     subprocess.run([*DDPTOP_RUN, *options], env=env, check=True)
     return recording
 
@@ -57,32 +57,21 @@ def blocks_of(recording: Path) -> dict[int, tuple[list[float], list[float]]]:
     steps = sorted(set.intersection(*(set(of_rank) for of_rank in walls.values())))
     us = np.array([[of_rank[step] for step in steps] for of_rank in walls.values()])
     wall, flags = np.median(us[:, :, 0], axis=0) / 1000, us[0, :, 1]
-    cost = _Blocks()
+    cost = overhead.ShadowCost()
+    blocks: list[tuple[int, float]] = []
     numbers = np.array(steps, np.float64)
     aside, detail = (flags & Flag.SHADOW != 0)[:, None], flags & Flag.DETAIL != 0
     for part in np.array_split(np.arange(len(steps)), len(steps) // 100):
         cost.take(numbers[part], wall[part], aside[part], detail[part])
+        blocks += [block for block in cost.blocks if not blocks or block[0] > blocks[-1][0]]
     found: dict[int, tuple[list[float], list[float]]] = {burn: ([], []) for burn in BURNS_US}
-    for number, share, without in cost.found[WARM_UP:]:
-        shares, steps_ms = found[BURNS_US[round(number) // PERIOD % len(BURNS_US)]]
+    for last, share in blocks[WARM_UP:]:
+        end = int(np.searchsorted(numbers, last)) + 1
+        begin = end - int(np.argmin(aside[:end, 0][::-1]))
+        shares, steps_ms = found[BURNS_US[steps[begin] // PERIOD % len(BURNS_US)]]
         shares.append(share)
-        steps_ms.append(without)
+        steps_ms.append(float(np.median(wall[begin + overhead.SETTLE : end - 1])))
     return found
-
-
-class _Blocks(overhead.ShadowCost):
-    """Keeps the step number, the cost and the step time of every block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[float, float, float]] = []
-
-    def _add(self, begin: int, end: int) -> bool:
-        added = super()._add(begin, end)
-        if added:
-            without = float(np.median(self._steps[1, begin + overhead.SETTLE : end - 1]))
-            self.found.append((float(self._steps[0, begin]), self._blocks[-1], without))
-        return added
 
 
 def main() -> None:
@@ -94,6 +83,7 @@ def main() -> None:
     options.add_argument("--recording", type=Path)
     parsed = options.parse_args()
     overhead.AROUND = (PERIOD - LENGTH) // 2  # no step of another burn
+    overhead.APART = 0
     overhead.KEPT = 4 * PERIOD
     blocks = (parsed.groups * GROUP + WARM_UP) * len(BURNS_US)
     with tempfile.TemporaryDirectory() as folder:

@@ -101,7 +101,7 @@ def main() -> None:
     training.steps(int(WARM_UP_S / agreed.item()))
     budget: Any = current_session().publisher.budget
     told, every = budget.cost_us, budget.every
-    budget._full = True  # a segment without the recorder looks to it like one long step
+    budget.full_detail = True  # a segment without the recorder looks to it like one long step
     kinds: list[list[tuple[float, float]]] = [[], [], []]
     recorder = Recorder()
     for number in range(rounds):

@@ -97,7 +97,7 @@ def main() -> None:
     assert session is not None and session.publisher is not None
     budget = session.publisher.budget
     told, every = budget.cost_us, budget.every
-    budget._full = True  # a segment without the recorder looks to it like one long step
+    budget.full_detail = True  # a segment without the recorder looks to it like one long step
     kinds: list[list[float]] = [[], [], []]
     recorder = DeviceRecorder()
     count = max(5, int(SEGMENT_S / step_s))

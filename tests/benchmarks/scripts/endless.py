@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.benchmarks.scripts.train import _Slices
+from tests.benchmarks.scripts.train import Slices
 
 RING = 1 << 16
 SIZE = 8 * (2 + 2 * RING)
@@ -46,7 +46,7 @@ def main() -> None:
     model = DDP(nn.Sequential(*layers), bucket_cap_mb=size_mb * 0.99)  # a bucket for each layer
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)
     data = TensorDataset(torch.randn(16 * BATCHES, width))
-    loader = DataLoader(data, batch_sampler=_Slices(len(data), 16))
+    loader = DataLoader(data, batch_sampler=Slices(len(data), 16))
     step_of = contextlib.nullcontext
     if os.environ.get("BENCH_TRACEML"):
         import traceml_ai

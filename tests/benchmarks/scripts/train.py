@@ -33,7 +33,7 @@ def main() -> None:
     batch = 16
     data = TensorDataset(torch.randn(batch * (steps + warm_up), width))
     wall = cpu = 0.0
-    for step, (x,) in enumerate(DataLoader(data, batch_sampler=_Slices(len(data), batch))):
+    for step, (x,) in enumerate(DataLoader(data, batch_sampler=Slices(len(data), batch))):
         if step == warm_up:
             dist.barrier()
             wall, cpu = time.perf_counter(), time.process_time()
@@ -49,7 +49,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-class _Slices:
+class Slices:
     """Batches of neighbouring samples: drawing them costs next to nothing."""
 
     def __init__(self, samples: int, batch: int) -> None:

@@ -495,8 +495,8 @@ class HeatView(View):
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """Cursor, metric and shape."""
         return (
-            view_key("left", "←", self.move_cells, "", "the previous cell", -1),
-            view_key("right", "→", self.move_cells, "", "the next cell", 1),
+            view_key("left", "Left", self.move_cells, "", "the previous cell", -1),
+            view_key("right", "Right", self.move_cells, "", "the next cell", 1),
             view_key("m", "m", self.show_next_metric, "metric", "the next metric", 1),
             view_key("M", "M", self.show_next_metric, "", "the previous metric", -1),
             view_key("v", "v", self.toggle_shape, "shape", "ranks by steps, or hosts by local ranks"),

@@ -37,8 +37,8 @@ WORDS = {
 
 TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("move", (
-        ("↑ ↓ k j", "up, down"), ("PgUp PgDn", "a page up, down"), ("g G Home End", "top, bottom"),
-        ("← → Tab S-Tab", "previous, next view"), ("Enter", "open"), ("Esc", "back"),
+        ("Up Down k j", "up, down"), ("PgUp PgDn", "a page up, down"), ("g G Home End", "top, bottom"),
+        ("Left Right Tab", "previous, next view"), ("Enter", "open"), ("Esc", "back"),
     )),
     ("find", (
         ("/", "filter, search"), ("n N", "next, previous match"), (": Ctrl P", "palette: all by name"),

@@ -317,10 +317,10 @@ class OverviewView(View):
             view_key("x", "x", self.toggle_crosshair, "crosshair", "crosshair on the charts: arrows move it"),
             view_key("l", "l", self.change_axis, "log axis", "loss axis: log, linear, automatic"),
             view_key(
-                "shift+left", "Shift ←", self.move_crosshair, "", "crosshair ten columns to the left", -10
+                "shift+left", "S-Left", self.move_crosshair, "", "crosshair ten columns to the left", -10
             ),
             view_key(
-                "shift+right", "Shift →", self.move_crosshair, "", "crosshair ten columns to the right", 10
+                "shift+right", "S-Right", self.move_crosshair, "", "crosshair ten columns to the right", 10
             ),
         )
 

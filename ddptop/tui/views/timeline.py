@@ -457,8 +457,8 @@ class TimelineView(View):
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The part of the step that is seen, and which step it is."""
         return (
-            view_key("left", "←", self.pan, "", "move left by a quarter of the width", -1),
-            view_key("right", "→", self.pan, "", "move right by a quarter of the width", 1),
+            view_key("left", "Left", self.pan, "", "move left by a quarter of the width", -1),
+            view_key("right", "Right", self.pan, "", "move right by a quarter of the width", 1),
             view_key("z", "z", self.zoom, "", "zoom in", 1),
             view_key("Z", "Z", self.zoom, "zoom", "zoom out", -1),
             view_key("0", "0", self.fit, "", "the whole step"),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from ddptop.frames.activity_words import activities_phrase
+from ddptop.frames.activity_words import activities_phrase, state_word
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.columns import keep_newest
-from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
+from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of, word_of_state
 from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     IF_HIDDEN,
@@ -154,6 +154,14 @@ def run_state(frame: Frame) -> RankStatus:
     }
     gravest = next((state for state in GRAVE_STATES if state in present), reported_state)
     return "lost" if gravest == "failed" else gravest  # its launcher may start failed ranks again
+
+
+def run_state_word(frame: Frame) -> str:
+    """The word for the state of the run: `live`, `stalled`; of a live run in a long activity `evaluating`."""
+    state = run_state(frame)
+    if state == "live" and frame.activities:
+        return state_word(frame.activities).lower()
+    return word_of_state(state, frame.source)
 
 
 @keep_newest

@@ -9,6 +9,7 @@ import pytest
 from ddptop.tui.views.run_page import ENVIRONMENT, OPTIONS, VERSIONS, card_facts
 from tests.tui import fake_views
 from tests.tui.fake import CASES, straggler
+from tests.tui.gallery import WORLDS
 from tests.tui.pages import SIZES, TINY, page, place_at
 from tests.tui.screens import check
 
@@ -23,6 +24,13 @@ def test_a_run_of_which_all_is_known(size: str) -> None:
 @pytest.mark.parametrize("case", ["waiting", "lost", "replay", "unknowns", "many"])
 def test_whatever_the_run_is_like(case: str) -> None:
     check(f"facts-{case}-80x24", page(CASES[case](), place_at("run"), SIZES["80x24"]))
+
+
+@pytest.mark.parametrize("world", sorted(set(WORLDS) - {"replay"}))
+def test_its_state_is_the_one_of_the_first_line(world: str) -> None:
+    first, *text = page(WORLDS[world](), place_at("run"), (80, 24)).splitlines()
+    state = next(row for row in text if row.startswith(" state")).split()[1].rstrip(",")
+    assert state.upper() in first
 
 
 def test_it_scrolls_to_its_end() -> None:

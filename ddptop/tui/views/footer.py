@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ddptop.frames.conditions import Tone, condition_of
 from ddptop.frames.frame import Playback
 from ddptop.frames.numbers import clock, count, duration
+from ddptop.frames.verdict import run_state, run_state_word
 from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.actions.playback import speed_word
@@ -239,8 +240,9 @@ def _draw_frozen(scene: Scene, width: int) -> Line:
     frame, newest = scene.frame, scene.newest or scene.frame
     age = duration(max(0.0, newest.unix_s - frame.unix_s))
     text = f" ‖ PAUSED  picture of {clock(frame.unix_s)}, {age} old"
-    if newest.run.state != frame.run.state:
-        text += f" · now {of_state(newest.run.state)[0]} {newest.run.state.upper()}"
-    text += " · the run goes on" if newest.run.state == "live" and width >= 70 else ""
+    state, word = run_state(newest), run_state_word(newest)
+    if word != run_state_word(frame):
+        text += f" · now {of_state(state)[0]} {word.upper()}"
+    text += " · the run goes on" if state == "live" and width >= 70 else ""
     text += " · space: show it" if width >= 70 else " · space"
     return Line(fit_text(text, width), ground="banner")

@@ -38,7 +38,7 @@ WORDS = {
 TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("move", (
         ("Up Down k j", "up, down"), ("PgUp PgDn", "a page up, down"), ("g G Home End", "top, bottom"),
-        ("Left Right Tab", "previous, next view"), ("Enter", "open"), ("Esc", "back"),
+        ("Left Right", "previous, next view"), ("Tab S-Tab", "the same"), ("Enter", "open"), ("Esc", "back"),
     )),
     ("find", (
         ("/", "filter, search"), ("n N", "next, previous match"), (": Ctrl P", "palette: all by name"),

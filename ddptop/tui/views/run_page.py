@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.frames.buckets import sent_phrase
-from ddptop.frames.conditions import word_of_state
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import (
     RATIO,
@@ -29,6 +28,7 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import host_total
 from ddptop.frames.training_kind import kind_phrase, limits_phrase
+from ddptop.frames.verdict import run_state_word
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, draw_rule
@@ -249,7 +249,7 @@ def _list_run_facts(scene: Scene) -> list[Fact]:
     run, frame = scene.frame.run, scene.frame
     argv = run.argv[1:] if run.argv[:1] == (run.script,) else run.argv
     kind = {"simulated": "simulated, no real training", "replay": "a recording"}.get(frame.source, "live")
-    state = word_of_state(run.state, frame.source)
+    state = run_state_word(frame)
     recorded = run.recording or "off: nothing is recorded"
     return [
         Fact("script", run.script or UNKNOWN, "strong"),

@@ -10,11 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddptop.host.end_notices import EndNotices
 from ddptop.host.step_counters import leave_step_count, note_step_count
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import REPORT_S
@@ -47,6 +45,7 @@ from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
+from ddptop.training.launcher_notices import LauncherNotices
 from ddptop.training.network_used import LOOKUP_THREAD, NetworkLookup
 from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
@@ -124,13 +123,6 @@ STANDS_S = 1.0
 LOOK_S = 0.05
 """How often a rank whose step lasts looks whether it is asked what it is doing."""
 
-ENDING_S = 0.25
-"""How long after a launcher's notice each step is sent at its end: the signal follows in `NOTICE_S` at most.
-A script that handles the signal may train on after it."""
-
-HOLD_S = 0.02
-"""How long a training thread may wait then, between two steps, until the step before is sent."""
-
 ENDING_DEVICE_S = 0.02
 """How long a GPU that is some steps behind its host is waited for then."""
 
@@ -153,65 +145,6 @@ class Turns:
             periods = self._periods + self._periods % 2
             self._periods = periods + 2
         return periods % every == 0, periods % 2 == 0
-
-
-class StepHold:
-    """While a launcher is about to end this process: the training thread waits between two steps until the
-    step before is sent, HOLD_S at most, and a step counts as finished once it is.
-
-    So that no step is finished and not sent, whenever the signal comes. All methods but `_hold_step` are the
-    publisher's.
-
-    The signal comes during a `_hold_step`, and the script's handler may raise there. So the two threads share
-    a lock of C, and no `threading.Event`: an exception inside its methods may leave its lock locked for good.
-    """
-
-    def __init__(self, recorder: Recorder, wake_up: Callable[[], None]) -> None:
-        """`wake_up`: has the publisher send; an exception of a signal handler may leave it anywhere."""
-        self._recorder = recorder
-        self._wake_up = wake_up
-        self._until_s = 0.0
-        self._sending = self._n_sent = recorder.step
-        self._nothing_new_sent = threading.Lock()
-        """Released by the publisher when it has sent something, acquired by the training thread."""
-        self._nothing_new_sent.acquire()
-        self._counter = recorder.counter
-        recorder.counter = [0]  # nobody reads it
-
-    def renew_hold(self, has_notice: bool) -> bool:
-        """To be called before finished steps are taken to be sent. False: the process has not been ended, and
-        goes on as before."""
-        if has_notice:
-            self._until_s = time.monotonic() + ENDING_S
-        if time.monotonic() >= self._until_s:
-            self.end_hold()
-            return False
-        if self._hold_step not in self._recorder.between_steps:  # there may be something else to do
-            self._recorder.between_steps.append(self._hold_step)
-        self._sending = self._recorder.step
-        return True
-
-    def note_sent(self) -> None:
-        """The steps that had finished at the last `renew_hold` are sent."""
-        self._n_sent = self._counter[0] = self._sending
-        if self._nothing_new_sent.locked():
-            self._nothing_new_sent.release()
-
-    def _hold_step(self) -> None:
-        """On the training thread, when a step has ended."""
-        end_s = time.monotonic() + HOLD_S
-        self._wake_up()
-        while self._n_sent < self._recorder.step and (left_s := end_s - time.monotonic()) > 0:
-            self._nothing_new_sent.acquire(timeout=left_s)
-
-    def end_hold(self) -> None:
-        """Training goes on as before."""
-        recorder = self._recorder
-        with suppress(ValueError):
-            recorder.between_steps.remove(self._hold_step)
-        recorder.counter = self._counter
-        while self._counter[0] != recorder.step:  # the training thread may just finish a step
-            self._counter[0] = recorder.step
 
 
 class Publisher(threading.Thread):
@@ -240,8 +173,9 @@ class Publisher(threading.Thread):
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
         self._activity = ActivityWatch(session.recorder, threading.get_ident())
+        self._notices = LauncherNotices(session.recorder)
         self._reporter = EvidenceReporter(
-            threading.get_ident(), self._current_position, self._device_failed, self._wake_up
+            threading.get_ident(), self._current_position, self._device_failed, self._notices.wake_up
         )
         self._sampler = StackSampler(
             session.recorder,
@@ -259,12 +193,6 @@ class Publisher(threading.Thread):
         self._before_steps: deque[Message] = deque(maxlen=1000)
         self._disk_reads = DiskReads()
         self._readings_due = 0.0
-        self._wake = threading.Event()
-        self._notices: EndNotices | None = None
-        self._launchers: list[str | bytes] = []
-        """Those that have given notice and are not answered yet."""
-        self._ending: StepHold | None = None
-        """From a launcher's notice until ENDING_S later, in which it mostly ends this process."""
         self._step_seen, self._moved_s = -1, 0.0
         """The step at the last wait, and when it was first seen."""
         self._closing = False
@@ -305,7 +233,7 @@ class Publisher(threading.Thread):
         self._left_sent.clear()
         self._drained = False
         self._left_requested = True
-        self._wake_up()
+        self._notices.wake_up()
         self._left_sent.wait(self._drain_s)
         if not self._drained:
             self._undrained_s = time.monotonic()
@@ -314,7 +242,7 @@ class Publisher(threading.Thread):
         """Send everything and a BYE; returns after at most `drain_s` and a little."""
         self._drain_s, self._exit_reason = drain_s, reason
         self._closing = True
-        self._wake_up()
+        self._notices.wake_up()
         try:
             self.join(drain_s + 0.2)
         finally:
@@ -329,9 +257,7 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
-            # Without it up to a quarter of a second is lost at the end.
-            with suppress(OSError, AttributeError):
-                self._notices = EndNotices(self._folder, self._identity.session)
+            self._notices.open_socket(self._folder, self._identity.session)
             if self._sender is None:
                 self._sender = AckedSender(f"ipc://{self._folder}/ingest", self._encoded_hello)
             self._sender.greet_with(self._encoded_hello)
@@ -341,10 +267,7 @@ class Publisher(threading.Thread):
             guard.caught(error)
             report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
             self._recorder.stop_measuring()
-            if self._ending is not None:
-                self._ending.end_hold()
-            if self._notices is not None:
-                self._notices.close()
+            self._notices.close()
         finally:
             self._sampler.end_series()
 
@@ -353,8 +276,7 @@ class Publisher(threading.Thread):
         self._sampler.end_series()
         if self._sender is not None:
             self._sender.close_in_child()
-        if self._notices is not None:
-            self._notices.close_in_child()
+        self._notices.close_in_child()
 
     def _publish_until_closed(self, sender: AckedSender) -> None:
         turns = Turns()
@@ -363,18 +285,18 @@ class Publisher(threading.Thread):
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
-            has_notice = self._take_notices()
+            has_notice = self._notices.take_notices()
             is_turn, beats = turns.take_turn(self.budget.report_every)
             records: Sequence[StepRecord | LeftOutSteps] = ()
             if self.take_sending_due() or is_turn:
-                records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
+                records = self._take_steps(None if self._notices.hold is None else ENDING_DEVICE_S)
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
             if beats or has_notice:
                 sender.set_heartbeat(encode(self._make_progress()))
             ack = sender.exchange_messages()
-            if self._ending is not None:
-                self._ending.note_sent()
+            if self._notices.hold is not None:
+                self._notices.hold.note_sent()
             self._report_evidence(sender.asked, has_notice)
             samples = self._sampler.take_samples(sender.asked_samples)
             if samples is not None:
@@ -419,7 +341,7 @@ class Publisher(threading.Thread):
         if is_due:  # or another thread may just have set it
             self._is_sending_due = False
         # The events of a device are read each time: they are a small pool.
-        return is_due or self._ending is not None or self._session.device is not None
+        return is_due or self._notices.hold is not None or self._session.device is not None
 
     def _wait_for_work(self, sender: AckedSender) -> bool:
         """Wait until the period ends, or there is something to do; False once the publisher closes.
@@ -440,38 +362,13 @@ class Publisher(threading.Thread):
         while True:
             sample_s = sampler.next_sample_s()
             wait_s = min(look_s if sample_s is None else sample_s, max(0.0, end_s - time.monotonic()))
-            if self._wait_for_wake(wait_s):
+            if self._notices.wait_for_wake(wait_s):
                 break
             sampler.take_due_sample()
             if time.monotonic() >= end_s or sender.has_arrived():
                 break
-        self._wake.clear()
+        self._notices.clear_wake()
         return not self._closing
-
-    def _wait_for_wake(self, timeout_s: float) -> bool:
-        """Wait until another thread or a launcher wakes this one; returns whether one has, in this time."""
-        began_s = time.monotonic()
-        if self._notices is None or self._wake.is_set() or not self._notices.wait_for_notice(timeout_s):
-            return self._wake.wait(timeout_s)
-        return self._wake.is_set() or time.monotonic() - began_s < timeout_s
-
-    def _wake_up(self) -> None:
-        self._wake.set()
-        if self._notices is not None:
-            self._notices.end_wait()
-
-    def _take_notices(self) -> bool:
-        """Whether a launcher has given notice that it ends this process in a moment. From then on each step
-        is sent at its end."""
-        if self._notices is None:
-            return False
-        launchers = self._notices.take_notices()
-        self._launchers += launchers
-        if launchers and self._ending is None:
-            self._ending = StepHold(self._recorder, self._notices.end_wait)
-        if self._ending is not None and not self._ending.renew_hold(bool(launchers)):
-            self._ending = None
-        return bool(launchers)
 
     def _report_evidence(self, asked: int, has_notice: bool) -> None:
         """Send evidence where the collector has `asked` for it, or a launcher is about to end this process
@@ -481,14 +378,13 @@ class Publisher(threading.Thread):
             if self._session.device is not None:
                 self.send(self._session.device.position_event(self._recorder, self.rank))
             self.send(evidence)
-            self._wake.set()  # a launcher that ends the run leaves this process a moment
+            self._notices.wake_up()  # a launcher that ends the run leaves this process a moment
             return
         # The others may have waited for this rank, and the collector's question may come too late.
         if has_notice and time.monotonic() - self._moved_s >= STANDS_S:
             self._reporter.gather_unasked()
-        if self._notices is not None and not self._reporter.is_gathering:
-            self._notices.answer_launchers(self._launchers)
-            self._launchers = []
+        if not self._reporter.is_gathering:
+            self._notices.answer_launchers()
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False
@@ -510,8 +406,7 @@ class Publisher(threading.Thread):
         # The others may wait for it: this is how far it got.
         sender.set_heartbeat(encode(self._make_progress()))
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
-        if self._notices is not None:
-            self._notices.close()
+        self._notices.close()
 
     def _leave_step_count(self, unacked: int) -> None:
         """Where the last steps were not acked, leave their number in the run folder, to have them counted."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddptop.host import step_counters
-from ddptop.host.end_notices import EndNotices, give_notice
 from ddptop.host.exits import RankProcess
 from ddptop.host.step_counters import (
     StepCount,
@@ -28,14 +23,14 @@ from ddptop.host.step_counters import (
     read_step_count,
     unread_counts,
 )
-from ddptop.protocol.messages import Bye, Replica
-from ddptop.training import publisher as publisher_module
+from ddptop.protocol.messages import FINISHED, Ack, Bye, Replica
 from ddptop.training.budget import OFTEN, RARE, TIGHT, Budget
-from ddptop.training.publisher import Publisher, StepHold, Turns
+from ddptop.training.exit import ExitReason
+from ddptop.training.publisher import LoggedScalars, Publisher, Turns
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import shared_counter
 from tests import made_up_run
-from tests.processes import DEADLINE_S
+from tests.processes import DEADLINE_S, until
 from tests.training.conftest import Ear, Ranks
 
 SCRIPT = Path(__file__).parent / "scripts" / "footprint.py"
@@ -82,14 +77,73 @@ def test_between_two_reads_of_the_steps_there_are_heartbeats(
     assert taken == [(step == "1", beat == "1") for step, beat in expected]
 
 
-def test_a_message_in_order_with_the_steps_has_them_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where steps are taken every 2 s, an event or an answer does not overtake those before it."""
-    monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
+class FakeSender:
+    """The connection of a rank to a collector that acks nothing unless it is told to."""
+
+    asked = asked_samples = 0
+
+    def __init__(self) -> None:
+        self.pending = 1
+        self.acks: list[Ack] = []
+        self.drained_s: list[float] = []
+        """How long it was to go on, each time that all was to be sent."""
+
+    def exchange_messages(self) -> Ack | None:
+        return self.acks.pop() if self.acks else None
+
+    def drain_unacked(self, patience_s: float) -> None:
+        self.drained_s.append(patience_s)
+
+    def close(self, drain_s: float) -> int:
+        return self.pending
+
+    def has_arrived(self) -> bool:
+        return False
+
+    def _take(self, taken: object) -> None:
+        """What is sent is not looked at."""
+
+    offer_message = set_heartbeat = greet_with = _take
+
+
+HELLO = made_up_run.hello(0, 2, session=77, run_id="run")
+
+
+@pytest.fixture
+def sender() -> FakeSender:
+    return FakeSender()
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: FakeSender) -> Publisher:
+    """That of a rank that has finished 41 steps; not started."""
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    recorder = Recorder()
+    recorder.step = 41
     session: Any = SimpleNamespace(
-        recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None, device=None
+        recorder=recorder,
+        device=None,
+        card={},
+        parameters={},
+        memberships={},
+        replicas=SimpleNamespace(step_ns=0.0),
+        scalars=LoggedScalars(),
+        timing_path="hook",
+        device_bounds_ns=lambda: None,
     )
-    identity: Any = SimpleNamespace(rank=0)
-    publisher = Publisher(session, identity, Budget(0.1), sequence=lambda: 0)
+    identity: Any = SimpleNamespace(rank=0, session=77, make_hello=lambda _path: HELLO)
+    connection: Any = sender
+    return Publisher(session, identity, Budget(1.0), sequence=lambda: 0, sender=connection)
+
+
+def end(publisher: Publisher) -> None:
+    publisher.close(0.0, ExitReason(FINISHED, None))
+    publisher.join(DEADLINE_S)
+    assert not publisher.is_alive()
+
+
+def test_a_message_in_order_with_the_steps_has_them_taken(publisher: Publisher) -> None:
+    """Where steps are taken every 2 s, an event or an answer does not overtake those before it."""
     assert not publisher.take_sending_due()
     publisher.send(Replica(16, 0, 1, 0, (1,)))
     assert not publisher.take_sending_due(), "checks come every few steps: they wait for the next turn"
@@ -98,146 +152,32 @@ def test_a_message_in_order_with_the_steps_has_them_taken(monkeypatch: pytest.Mo
     assert not publisher.take_sending_due(), "they were taken"
 
 
-class Waits(threading.Event):
-    """Never set; notes the timeouts of its waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timeouts: list[float | None] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.timeouts.append(timeout)
-        return False
-
-
-def test_after_a_timeout_leaving_a_group_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
-    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None)
-    identity: Any = SimpleNamespace(rank=0)
-    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
-    publisher._left_sent = waits = Waits()
-    for _ in range(3):
-        publisher.leave_group(0.5)
-    publisher._last_ack_s = time.monotonic()
-    publisher.leave_group(0.5)
-    assert waits.timeouts == [0.5, 0.0, 0.0, 0.5]
+def test_after_a_timeout_leaving_a_group_does_not_wait_again(
+    publisher: Publisher, sender: FakeSender
+) -> None:
+    publisher.start()
+    for times in range(1, 4):
+        publisher.leave_group(DEADLINE_S)
+        until(lambda times=times: len(sender.drained_s) == times, "the group is left")
+    for _ in range(2):  # the first is noted where the second is taken
+        sender.acks.append(Ack(1, 0, nack=False, detail_every=1))
+        until(lambda: not sender.acks, "an ack is taken")
+    publisher.leave_group(DEADLINE_S)
+    assert sender.drained_s == [DEADLINE_S, 0.0, 0.0, DEADLINE_S]
+    end(publisher)
 
 
 def test_steps_that_were_not_acked_are_left_as_a_number(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, publisher: Publisher
 ) -> None:
-    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
-    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None)
-    session.recorder.step = 41
-    session.timing_path = "hook"
-    hello = made_up_run.hello(0, 2, session=77, run_id="run")
-    identity: Any = SimpleNamespace(rank=0, session=77, make_hello=lambda _: hello)
-    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
     monkeypatch.delenv("DDPTOP_RUN_DIR")  # the script has left its run
-    publisher._leave_step_count(1)
-    count = StepCount(41, True, True, hello)
+    publisher.start()
+    end(publisher)
+    count = StepCount(41, True, True, HELLO)
     assert read_step_count(tmp_path, 77) == count
-    assert unread_counts(tmp_path, "run", ()) == [(hello, count)]
+    assert unread_counts(tmp_path, "run", ()) == [(HELLO, count)]
     assert not unread_counts(tmp_path, "run", (77,))
     assert not unread_counts(tmp_path, "another", ())
-
-
-def close_step(recorder: Recorder) -> None:
-    """As where DDP's forward begins after an optimizer has stepped."""
-    recorder.optimizer_begins(1)
-    recorder.optimizer_ends(1)
-    recorder.forward_begins(True)
-
-
-def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> None:
-    """The training thread waits for it between two steps, for a moment at most; then all is as before."""
-    recorder = Recorder()
-    counter = recorder.counter = [0]
-    close_step(recorder)
-    assert counter == [1]
-    sending: list[StepHold] = []
-
-    def publish() -> None:
-        for hold in sending:
-            assert counter[0] == recorder.step - 1  # were it killed now, nothing finished would be lost
-            assert hold.renew_hold(False)
-            hold.note_sent()
-
-    hold = StepHold(recorder, publish)
-    recorder.between_steps.append(lambda: None)  # as where more steps are to be recorded
-    assert hold.renew_hold(True)
-    hold.note_sent()
-    assert counter == [1]
-    sending.append(hold)
-    for steps in (2, 3):
-        close_step(recorder)
-        assert counter == [steps]
-    sending.clear()  # a publisher that cannot run
-    hold.renew_hold(True)
-    close_step(recorder)
-    assert (recorder.step, counter) == (4, [3])
-    hold.end_hold()
-    close_step(recorder)
-    assert counter == [5] and not recorder.between_steps
-
-
-class Interrupted(Exception):
-    """What a script's signal handler raises."""
-
-
-def interrupt(function: Callable[[], object], place: int) -> bool:
-    """Call the function and raise at the `place`-th line, call or return of it and of what it calls, as a
-    signal handler may. Returns whether there are so many."""
-    n_places = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal n_places
-        n_places += 1
-        if n_places == place:
-            raise Interrupted
-        return trace
-
-    sys.settrace(trace)
-    try:
-        function()
-    except Interrupted:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
-
-
-def test_a_signal_handler_that_raises_while_a_step_waits_locks_nobody_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The launcher's signal comes just then. Afterwards the publisher sends, and the rank's end wakes it."""
-    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(publisher_module, "HOLD_S", 0.001)
-    recorder = Recorder()
-    session: Any = SimpleNamespace(recorder=recorder, parameters={}, device_bounds_ns=lambda: None)
-    identity: Any = SimpleNamespace(rank=0)
-    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
-    publisher._notices = EndNotices(tmp_path, 1)
-
-    def publish() -> None:
-        give_notice(tmp_path, 0.0)
-        assert publisher._take_notices() and publisher._ending is not None
-        publisher._ending.note_sent()
-        publisher._wake_up()
-        publisher._wake.clear()
-
-    for place in itertools.count(1):
-        publishing = threading.Thread(target=publish, daemon=True)
-        publishing.start()
-        publishing.join(DEADLINE_S)
-        assert not publishing.is_alive(), f"it waits for a lock: interrupted at place {place - 1}"
-        hold = recorder.between_steps.popleft()
-        recorder.step += 1  # not sent, so that it is waited for
-        assert hold is not None
-        if not interrupt(hold, place):
-            break
-    assert place > 10
-    publisher._notices.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")

@@ -137,12 +137,13 @@ import msgpack, zmq
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Hello, StepRow, Steps
-from ddptop.transport.receiver import FEWEST_TOGETHER
+from ddptop.transport.receiver import FEWEST_BYTES
 from ddptop.transport.sockets import new_context
 
 hello = Hello(1, "run", 5, 0, 1, 0, 0, "node", 1, "cuda:0", "nccl", "reducer", 0, 10**18, 1.0)
 row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2))
-messages = [hello, *(Steps(1, step, 7, (row,)) for step in range(2 * FEWEST_TOGETHER))]
+messages = [hello, *(Steps(1, step, 7, (row,)) for step in range(200))]
+assert sum(len(encode(steps)) for steps in messages[1:]) > 2 * FEWEST_BYTES
 heads = [msgpack.packb((5, 0, number, max(1, number))) for number in range(len(messages))]
 sent = [[*map(zmq.Frame, (b"route", head, encode(one)))] for head, one in zip(heads, messages)]
 

@@ -38,8 +38,9 @@ HIGH = 50
 MOST_DRAINED = 1000
 """Messages that are read at a time."""
 
-FEWEST_TOGETHER = 100
-"""So many STEPS that are read at a time take less CPU time when they are decoded together."""
+FEWEST_BYTES = 2_000
+"""STEPS of so many bytes that are read at a time take less CPU time when they are decoded together: eight of
+one step 143 us in place of 215, eight of 150 steps 0.2 to 0.6 ms in place of 6 to 7 ms (load 4)."""
 
 MAX_HEAD_BYTES = 48
 """Four msgpack integers and the array's own byte take at most 37."""
@@ -227,7 +228,7 @@ class AckedReceiver(Refusals):
     def _decode_steps(self, entries: Sequence[AcceptedMessage]) -> dict[int, Steps]:
         """The STEPS among these, where they are many and all valid; by place."""
         places = [i for i, (_, body, message) in enumerate(entries) if not message and body[1:2] == _STEPS]
-        if not self.one_part and len(places) >= FEWEST_TOGETHER:
+        if not self.one_part and sum(len(entries[i].body) for i in places) >= FEWEST_BYTES:
             # Otherwise one rank that always sends a damaged row would have all be decoded twice, in each
             # round.
             places = [i for i in places if not self._is_wrong(entries[i])]

@@ -26,6 +26,8 @@ from tests.benchmarks.bench_hosts import BUCKETS, STEPS_BEGIN, pattern
 from tests.made_up_run import run_message
 
 WORLD, ROUNDS, ROWS = 12, 6, 3
+BYTES = 500
+"""About as many has a message of STEPS."""
 
 
 class Connection:
@@ -137,8 +139,8 @@ def note_what_is_written(link, monkeypatch):
 
 
 def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4),)):
-    for module in ("transport.receiver", "collector.intake"):
-        monkeypatch.setattr(f"ddptop.{module}.FEWEST_TOGETHER", fewest)
+    monkeypatch.setattr("ddptop.collector.intake.FEWEST_TOGETHER", fewest)
+    monkeypatch.setattr("ddptop.transport.receiver.FEWEST_BYTES", BYTES * fewest)
     context, link = new_context(), Connection()
     receiver = AckedReceiver(context, f"ipc://{tmp_path}/{fewest}", epoch=1, hold_acks=True, also=MESSAGES)
     receiver.close()

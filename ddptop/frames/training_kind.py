@@ -28,6 +28,14 @@ def kind_phrase(run: RunInfo) -> str:
     return f"no DDP model ({KINDS[run.training]})" if run.training not in (None, "ddp", "alone") else ""
 
 
+def no_bucket_phrase(run: RunInfo) -> str:
+    """Why no bucket is ever timed; empty where one may be."""
+    if run.training == "alone" or run.world_size == 1:
+        return "a single rank has nothing to reduce"
+    kind = kind_phrase(run)
+    return f"{kind}: no bucket is timed" if kind else ""
+
+
 def hides_waiting(run: RunInfo) -> bool:
     """Whether forward and backward wait in collectives that are not timed. gloo's are: Python waits."""
     return run.training in SHARDED and "nccl" in (run.backend or "")

@@ -219,3 +219,10 @@ def test_a_small_page_names_what_it_shows_in_whole_words(
         str(line).rstrip().endswith(expected) or expected in str(line).split("┃")[0]
         for line in lines_of(world, view, size)
     ), expected
+
+
+@pytest.mark.parametrize("world", ["straggler", "two stragglers", "without DDP"])
+@pytest.mark.parametrize("size", ["50x24", "67x19"])
+def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: str) -> None:
+    text = "\n".join(map(str, lines_of(world, "buckets", size)))
+    assert "mean ms" in text and "└───" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddptop.frames.buckets import launches_of, sent_phrase
 from ddptop.frames.figures import Figure
@@ -20,12 +20,12 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
-from ddptop.tui.views.charts import TWO_ABREAST, draw_some_charts
+from ddptop.tui.views.charts import TWO_ABREAST, ChartName, draw_some_charts
 
 MIN_BAR, MAX_BAR = 16, 40
 """Least cells beside the table for a bar to be drawn, and most cells of a bar."""
 
-LEAST_CHART = 7
+LEAST_CHART = 5
 """Lines below the table from which there are charts in them."""
 
 _COLLECTIVE = "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not"
@@ -85,8 +85,21 @@ def _draw_process_groups(scene: Scene, width: int, height: int) -> Page:
         line.extend(table.draw_row(columns, index))
         line.target = index
         lines.append(line)
-    lines += [Line()] * (height - len(lines) - len(legend))
+    room = height - len(lines) - len(legend)
+    lines += _draw_charts(scene, ("step", "parts"), width, room)
     return Page(lines + legend, PageLayout(scroll))
+
+
+def _draw_charts(scene: Scene, names: Sequence[ChartName], width: int, room: int) -> list[Line]:
+    """`room` lines: a blank one, then charts and the looks of the parts where there is room; on a narrow
+    screen the first chart alone."""
+    names = names if width >= TWO_ABREAST else names[:1]
+    charts = draw_some_charts(scene, names, width, room - 2) if room - 2 >= LEAST_CHART else []
+    if not charts:
+        return [Line()] * room
+    lines = [Line(), *charts, *[Line()] * (room - 2 - len(charts))]
+    # A chart's own title has no room for every part.
+    return [*lines, draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync)]
 
 
 class BucketColumns(PageFigures):
@@ -143,12 +156,6 @@ class BucketsView(View):
         bar = bar if bar >= MIN_BAR - 3 else 0
         lines.append(head.add("  ┃", "rule").add("busbw, of best seen"[:bar], "dim") if bar else head)
         room = height - len(lines) - len(legend)
-        n_chart = room - len(figures) - 2
-        n_chart = n_chart if n_chart >= LEAST_CHART and width >= TWO_ABREAST else 0
-        if n_chart:  # a chart's own title has no room for every part
-            legend.insert(0, draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync))
-            room -= 1
-        room -= n_chart
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)
         for index in shown:
@@ -159,7 +166,5 @@ class BucketsView(View):
                 line.add("  ┃", "rule").add("█" * round(shares[index] / 100 * bar), "transfer")
             line.target = index
             lines.append(line)
-        lines += [Line()] * (height - len(lines) - len(legend) - n_chart)
-        lines += draw_some_charts(scene, ("busbw", "parts"), width, n_chart) if n_chart else []
-        lines += [Line()] * (height - len(lines) - len(legend))
+        lines += _draw_charts(scene, ("busbw", "parts"), width, height - len(lines) - len(legend))
         return Page(lines + legend, PageLayout(scroll))

@@ -14,6 +14,7 @@ from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, perce
 from ddptop.frames.phrases import loss_note
 from ddptop.frames.start_words import first_steps_phrase
 from ddptop.frames.statistics import median
+from ddptop.frames.training_kind import no_bucket_phrase
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
 from ddptop.render.milestones import draw_milestones
@@ -352,6 +353,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
         Curve(
             speed, x, history.busbw_gbps, "area", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"),
+            empty=no_bucket_phrase(scene.frame.run),
         ),
     ]  # fmt: skip
 

@@ -136,6 +136,8 @@ class Curve:
     """The value of a point in words, for the crosshair."""
     gutter: int = GUTTER
     """Cells for the labels of the scale, at least."""
+    empty: str = ""
+    """Why no value will be known; empty where one may come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,8 @@ def draw_chart(
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
         title = curve.title[:1]
-        return Chart([join_parts(title, width), Line("  nothing to draw yet", "faint")], None, title, (0,))
+        reason = Line(f"  {curve.empty or 'nothing to draw yet'}", "faint").cut(width)
+        return Chart([join_parts(title, width), reason], None, title, (0,))
     across = 1 if ascii_only or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter

@@ -20,6 +20,7 @@ import numpy as np
 from ddptop.frames.buckets import times_a_step
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
+    RATIO,
     UNKNOWN,
     count,
     fixed,
@@ -213,7 +214,7 @@ class HeatMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A figure in the comparison of two ranks."""
+    """A figure in the comparison of two ranks; one of the group, in that of two runs."""
 
     place: int
     """Lines stand in this order."""
@@ -223,6 +224,8 @@ class Compared:
     """Empty: its words and its unit."""
     text: Callable[[float | None], str] | None = None
     """None: as in tables."""
+    decimals: int = 1
+    """Of the difference of two runs."""
     shown: Callable[[Column], bool] | None = None
     """Whether there is a line, by the values of all ranks; None: always."""
 
@@ -1849,6 +1852,7 @@ GROUP_FIGURES = (
     Figure(
         name="steps_per_s",
         scope="group",
+        compared=Compared(place=30, worse=-1, name="steps/s"),
         is_logged=True,
         metric=Metric(place=20, name="steps_per_second", help="Steps per second of the group"),
         formula=(
@@ -1861,6 +1865,7 @@ GROUP_FIGURES = (
     Figure(
         name="step_ms_p50",
         scope="group",
+        compared=Compared(place=10, worse=1, name="step ms"),
         is_logged=True,
         json_path="step_ms.p50",
         formula="median over the window of the median over ranks of `step_ms`",
@@ -1869,6 +1874,7 @@ GROUP_FIGURES = (
     Figure(
         name="step_ms_p95",
         scope="group",
+        compared=Compared(place=20, worse=1, name="  p95"),
         is_logged=True,
         json_path="step_ms.p95",
         formula="95 % quantile over the window of the median over ranks of `step_ms`",
@@ -1877,6 +1883,7 @@ GROUP_FIGURES = (
     Figure(
         name="loss_mean",
         scope="group",
+        compared=Compared(place=40, worse=1, name="loss", text=loss, decimals=4),
         is_logged=True,
         json_path="loss.mean",
         metric=Metric(place=120, name="loss", help="Loss of the newest step, mean over ranks"),
@@ -1944,6 +1951,7 @@ GROUP_FIGURES = (
     Figure(
         name="collective_ms",
         scope="group",
+        compared=Compared(place=50, worse=1, name="collectives ms"),
         is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate_buckets.py",
@@ -1965,6 +1973,7 @@ GROUP_FIGURES = (
     Figure(
         name="exposed_comm_ms",
         scope="group",
+        compared=Compared(place=60, worse=1, name="exposed ms"),
         is_logged=True,
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate.py",
@@ -1972,6 +1981,7 @@ GROUP_FIGURES = (
     Figure(
         name="overlap_pct",
         scope="group",
+        compared=Compared(place=70, worse=-1, name="overlap %"),
         is_logged=True,
         metric=Metric(place=100, name="overlap", help="Share of communication that is hidden behind compute"),
         formula=(
@@ -1984,6 +1994,7 @@ GROUP_FIGURES = (
     Figure(
         name="busbw_gbps",
         scope="group",
+        compared=Compared(place=80, worse=-1, name="busbw GB/s", text=ratio, decimals=RATIO),
         is_logged=True,
         metric=Metric(place=110, name="bus_bandwidth", help="Bus bandwidth, as nccl-tests counts it"),
         formula=(
@@ -2098,6 +2109,7 @@ GROUP_FIGURES = (
     Figure(
         name="no_straggler_ms",
         scope="group",
+        compared=Compared(place=90, worse=1, name="without waiting ms"),
         json_path="what_if.no_straggler_ms",
         metric=Metric(place=30, name="step_without_straggler", help="Median step if no rank were slower"),
         formula=(

@@ -35,8 +35,9 @@ class History:
     step_ms: Column
     """Median over ranks of the step's wall time; of a bin, median over its steps."""
     wait_ms: Column
-    """Mean over ranks of the exposed wait; NaN where the last gradient is unknown and the step has no bucket
-    detail. So are `transfer_ms` (exposed transfer) and `own_backward_ms`."""
+    """Mean over ranks of the exposed wait; `Ranks.wait_ms` also has waits that compute hides.
+    NaN where the last gradient is unknown and the step has no bucket detail. So are `transfer_ms` (exposed
+    transfer) and `own_backward_ms`."""
     transfer_ms: Column
     busbw_gbps: Column
     data_ms: Column
@@ -71,7 +72,8 @@ rules count its occurrences (`analysis/straggler/own_time_rules.py`)."""
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """Recent single steps of one rank, oldest first; the same columns as in `frames.figures.Ranks`."""
+    """Recent single steps of one rank, oldest first. Columns are named as in `frames.figures.Ranks`, but
+    `wait_ms` and `transfer_ms` are the parts of them that compute does not hide."""
 
     rank: int
     step: Column
@@ -83,7 +85,6 @@ class RankSteps:
     optimizer_ms: Column
     other_ms: Column
     wait_ms: Column
-    """Exposed wait; `transfer_ms`: exposed transfer."""
     transfer_ms: Column
     lateness_ms: Column
     own_ms: Column

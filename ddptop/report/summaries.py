@@ -199,8 +199,8 @@ def summarize_communication(
         exposed_transfer_pct=share_pct(transfer_ms, step_ms),
         overlap_pct=mean_of_group(lambda group: group.overlap_pct),
         busbw_gbps=mean_of_group(lambda group: group.busbw_gbps),
-        no_straggler_ms=without.straggler_ms,
-        no_exposed_comm_ms=without.exposed_comm_ms,
+        no_straggler_ms=without.no_straggler_ms,
+        no_exposed_comm_ms=without.no_exposed_comm_ms,
         both_ms=without.both_ms,
         bound_ms=mean_of_group(lambda group: group.bound_ms),
         all_reduces=mean_of_group(lambda group: group.all_reduces),
@@ -212,13 +212,14 @@ def summarize_communication(
 
 
 class _StepWithoutLosses(NamedTuple):
-    """How long the mean step would be without a loss, in ms. None: unknown."""
+    """How long the mean step would be without stragglers, without exposed communication, and without both, in
+    ms. None: unknown."""
 
-    straggler_ms: float | None
+    no_straggler_ms: float | None
     low_ms: float | None
-    """Limits of `straggler_ms`; likewise below."""
+    """Of `no_straggler_ms`: the ends of its 95 % interval."""
     high_ms: float | None
-    exposed_comm_ms: float | None
+    no_exposed_comm_ms: float | None
     both_ms: float | None
 
 
@@ -241,16 +242,16 @@ def _step_without_losses(
         share = weighted_mean([None if ms is None else ms / usual for ms, usual in times_ms], ms_weights)
         return None if share is None else step_ms * share
 
-    straggler_ms = None if uneven_pct is None else step_ms * (1 - uneven_pct / 100)
-    exposed_comm_ms = part_of_step(lambda group: group.no_exposed_comm_ms)
+    no_straggler_ms = None if uneven_pct is None else step_ms * (1 - uneven_pct / 100)
+    no_exposed_comm_ms = part_of_step(lambda group: group.no_exposed_comm_ms)
     both_ms = part_of_step(lambda group: group.both_ms)
     if both_ms is not None:
-        both_ms = min(ms for ms in (both_ms, exposed_comm_ms, straggler_ms) if ms is not None)
+        both_ms = min(ms for ms in (both_ms, no_exposed_comm_ms, no_straggler_ms) if ms is not None)
     error_ms = part_of_step(_even_error)
     low_ms = high_ms = None
-    if straggler_ms is not None and error_ms is not None:
-        low_ms, high_ms = straggler_ms - error_ms, straggler_ms + error_ms
-    return _StepWithoutLosses(straggler_ms, low_ms, high_ms, exposed_comm_ms, both_ms)
+    if no_straggler_ms is not None and error_ms is not None:
+        low_ms, high_ms = no_straggler_ms - error_ms, no_straggler_ms + error_ms
+    return _StepWithoutLosses(no_straggler_ms, low_ms, high_ms, no_exposed_comm_ms, both_ms)
 
 
 def _even_error(group: GroupFigures) -> float | None:

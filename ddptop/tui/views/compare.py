@@ -6,13 +6,14 @@ Two recordings side by side, at the same step: figures, differences, buckets, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.frames.chance import LEAST_STEPS, SAME, difference
 from ddptop.frames.differences import differences
-from ddptop.frames.figures import figures_shown
+from ddptop.frames.figures import GROUP_FIGURES, figures_shown
 from ddptop.frames.frame import BucketFigures, Frame, rate_without_stalls
 from ddptop.frames.hosts import short_names
 from ddptop.frames.numbers import (
@@ -23,7 +24,6 @@ from ddptop.frames.numbers import (
     counted,
     fixed,
     known,
-    loss,
     percent,
     signed,
 )
@@ -177,14 +177,7 @@ MIN_CHART = 5
 WITHOUT_STALL = "  without stall"
 """The row after `steps/s`, of `rate_without_stalls`, where there was a stall."""
 
-FIGURES = (
-    ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
-    ("steps/s", "steps_per_s", 1, True), ("loss", "loss_mean", 4, False),
-    ("collectives ms", "collective_ms", 1, False),
-    ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
-    ("busbw GB/s", "busbw_gbps", 2, True), ("without waiting ms", "no_straggler_ms", 1, False),
-)  # fmt: skip
-"""Name, field of `GroupFigures`, decimals, whether more is better."""
+FIGURES_OF_RUNS = figures_shown(lambda figure: figure.compared, GROUP_FIGURES)
 
 BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""
@@ -336,18 +329,19 @@ def _draw_figures_of_runs(
         .add(fit_text("%", percent_width, right=True), "dim")
         .cut(width)
     ]
-    rows: list[tuple[str, float | None, float | None, int, bool]] = [
-        (name, getattr(first.group, field), getattr(second.group, field), digits, more_is_better)
-        for name, field, digits, more_is_better in FIGURES
+    rows: list[tuple[Compared, float | None, float | None]] = [
+        (how, getattr(first.group, figure.name), getattr(second.group, figure.name))
+        for figure, how in FIGURES_OF_RUNS
     ]
     rates = rate_without_stalls(first), rate_without_stalls(second)
     if stalled := rates != (first.group.steps_per_s, second.group.steps_per_s):
-        rows.insert(1 + [name for name, *_ in rows].index("steps/s"), (WITHOUT_STALL, *rates, 1, True))
-    for name, a, b, digits, more_is_better in rows:
-        texts = [loss(value) if name == "loss" else fixed(value, digits) for value in (a, b)]
+        rate_row = next(row for row, (how, *_) in enumerate(rows) if how.name == "steps/s")
+        rows.insert(rate_row + 1, (replace(rows[rate_row][0], name=WITHOUT_STALL), *rates))
+    for how, a, b in rows:
+        name, texts = how.name, [(how.text or fixed)(value) for value in (a, b)]
         line = Line(fit_text(name, name_width), "dim").add(fit_text(texts[0], value_width, right=True))
         line.add(fit_text(texts[1], value_width, right=True), "strong")
-        difference, share, role = _compare_values(a, b, digits, more_is_better)
+        difference, share, role = _compare_values(a, b, how)
         unclear = stalled and name == "steps/s"
         if role != "dim" and name in OF_STEPS and not differ:
             share = "chance"
@@ -368,16 +362,14 @@ def _add_bar(line: Line, share: float, role: Role, width: int) -> None:
         line.add(f" {'▲' if role == 'warn' else '▾'}", role).add("█" * min(room, round(share * room)), role)
 
 
-def _compare_values(
-    a: float | None, b: float | None, digits: int, more_is_better: bool
-) -> tuple[str, str, Role]:
+def _compare_values(a: float | None, b: float | None, how: Compared) -> tuple[str, str, Role]:
     """A minus B, the same in %, and a role: amber where A is worse, green where it is better."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
     share = (a - b) / abs(b) if b and a != b else 0.0  # of two infinite losses, too
-    role: Role = "dim" if abs(share) < SAME else "good" if (a > b) == more_is_better else "warn"
+    role: Role = "dim" if abs(share) < SAME else "good" if (a > b) == (how.worse < 0) else "warn"
     percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
-    return signed(a - b, digits), percent, role
+    return signed(a - b, how.decimals), percent, role
 
 
 def _draw_buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:

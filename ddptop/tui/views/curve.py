@@ -72,8 +72,8 @@ STACK = {
     "transfer": "transfer_ms",
     "wait": "wait_ms",
 }
-"""Parts of the step over time, from the bottom up, and their columns of the history: waiting is on top, so
-that what is left without it is seen."""
+"""Parts of the step over time, from the bottom up, and their columns in `History` and `RankSteps`: waiting is
+on top, so that what is left without it is seen."""
 
 
 @dataclass(frozen=True, slots=True)

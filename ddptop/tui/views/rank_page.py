@@ -210,10 +210,8 @@ def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
     ranks = scene.frame.ranks
     if not ranks.compared[rank]:
         return []
-    own_ms, excess_ms = float(ranks.own_ms[rank]), float(ranks.late_ms[rank])
-    return [
-        Line("own time ", "dim").add(fixed(own_ms, 1, " ms")).add(", excess ", "dim").add(fixed(excess_ms))
-    ]
+    own_time, excess = fixed(float(ranks.own_ms[rank]), 1, " ms"), fixed(float(ranks.excess_ms[rank]))
+    return [Line("own time ", "dim").add(own_time).add(", excess ", "dim").add(excess)]
 
 
 def _write_count(figure: Figure, value: float) -> str:

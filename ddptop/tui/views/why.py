@@ -24,6 +24,7 @@ from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
 from ddptop.render.phases import BETWEEN, PARTS, draw_pairs
 from ddptop.render.text import wrap_lines
+from ddptop.tui.views.curve import STACK
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -108,16 +109,8 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
         slow, normal = steps.divide_by_excess(None, OF_STEP * (frame.group.step_ms_p50 or 0.0))
     if not slow.any() or not normal.any():
         return None
-    parts = {
-        "data": steps.data_ms,
-        "forward": steps.forward_ms,
-        "backward": steps.own_backward_ms,
-        "wait": steps.wait_ms,
-        "transfer": steps.transfer_ms,
-        "optimizer": steps.optimizer_ms,
-        "other": steps.other_ms,
-        "sync": np.zeros_like(steps.other_ms),  # of single steps it is in the phase in which it was
-    }
+    parts = {part: getattr(steps, column) for part, column in STACK.items()}
+    parts["sync"] = np.zeros_like(steps.other_ms)  # of single steps it is in the phase in which it was
     slow_ms, normal_ms = (
         np.array([float(median(parts[part.name][steps_of])) for part in PARTS]) for steps_of in (slow, normal)
     )

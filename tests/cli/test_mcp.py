@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from ddptop.cli.main import main
 from ddptop.host.installation import install_command
 from tests.made_up_run import write_recording
 
-from .conftest import MAIN
+from .conftest import DEADLINE_S, MAIN
 
 
 def test_foreign_text_is_marked_and_own_words_are_not() -> None:
@@ -53,6 +55,30 @@ def test_a_missing_package_is_one_line(
         "",
         f"ddptop: ddptop mcp needs the package mcp: {install_command('mcp')}\n",
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_it_waits_for_a_request(home: dict[str, str], number: int) -> None:
+    pytest.importorskip("mcp.server.mcpserver")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "mcp"],
+        env=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            server.stdin.write(f"{json.dumps(request)}\n")
+            server.stdin.flush()
+            assert json.loads(server.stdout.readline())["id"] == 1
+            server.send_signal(number)
+            assert server.wait(DEADLINE_S) == 128 + number
+        finally:
+            server.kill()
+        assert server.stderr is not None and server.stderr.read() == ""
 
 
 def test_a_client_reads_a_run_over_stdio(home: dict[str, str], tmp_path: Path) -> None:

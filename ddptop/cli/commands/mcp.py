@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from pathlib import Path
@@ -86,8 +88,19 @@ class Mcp(Command):
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         for tool in (runs, snapshot, report, events, stalls):
             server.tool(annotations=annotations, structured_output=False)(_failing_with(ToolError, tool))
+        _leave_at_signals()
         server.run("stdio")
         return Exit.DONE
+
+
+def _leave_at_signals() -> None:
+    """From now on, Ctrl-C, SIGTERM and SIGHUP end the process at once, with 128 + their number.
+
+    Python's way out would wait for the SDK's thread, which reads standard input until a line comes.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _frame: os._exit(128 + received))
 
 
 def _failing_with(failure: type[Exception], tool: Callable[..., str]) -> Callable[..., str]:

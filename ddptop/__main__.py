@@ -2,7 +2,7 @@
 
 import sys
 
-from ddptop.cli.main import main
+from ddptop.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

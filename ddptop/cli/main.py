@@ -102,6 +102,8 @@ def _ended_by_signals() -> Iterator[None]:
     """In the block, SIGHUP and SIGTERM end the command with 128 + their number, and what it has started too.
 
     The next one is ignored, so that the end is not interrupted, as is one that was ignored before (nohup).
+    SIGINT raises KeyboardInterrupt, as before, and also ends the command where an import makes another error
+    of it.
     """
     # Python handles signals on the main thread only.
     if threading.current_thread() is not threading.main_thread():
@@ -117,6 +119,10 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(handled_number, signal.SIG_IGN)
         received.append(number)
         raise SystemExit(128 + number)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.default_int_handler(number, frame)
 
     def handle() -> None:
         for number in handled:
@@ -135,6 +141,9 @@ def _ended_by_signals() -> Iterator[None]:
             hook_before(dropped)
 
     handle()
+    is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_interruptible:
+        signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = note_dropped
     try:
         yield
@@ -146,6 +155,8 @@ def _ended_by_signals() -> Iterator[None]:
         sys.unraisablehook = hook_before
         for number in handled:
             signal.signal(number, before[number])
+        if is_interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _raise_soon(number: int) -> None:

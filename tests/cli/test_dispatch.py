@@ -200,3 +200,29 @@ def test_a_signal_whose_exception_python_drops_still_ends_the_command(
         signal.signal(signal.SIGINT, before[1])
     assert code == 128 + number
     assert sys.unraisablehook is before[0]
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+interrupted = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupt())
+from ddptop.cli.entry import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["ddptop.cli.commands", "ddptop.cli.find", "numpy", "_datetime"])
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(
+    home: dict[str, str], tmp_path, module: str
+) -> None:
+    """numpy's import makes an ImportError of a KeyboardInterrupt in that of datetime."""
+    write_recording(tmp_path / "a.ddptop")
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "replay", str(tmp_path / "a.ddptop")]
+    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

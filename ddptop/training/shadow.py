@@ -93,6 +93,11 @@ class ShadowBlocks:
                 self.next = NEVER
         return self._is_aside
 
+    def steps_until_recorded(self, step: int) -> int:
+        """Steps from this one to the next one that is not left out for the budget; 0: it is not itself."""
+        period = BLOCK * self.every
+        return 0 if step % period < BLOCK else period - step % period
+
     def decide_soon(self, step: int) -> None:
         """Where steps are left out for the budget: have `stands_aside_from` called within BLOCK steps."""
         if self.every > 1:

@@ -161,6 +161,22 @@ def test_never_in_a_shadow_block(sampled: Sampled) -> None:
     assert sampled.go_on(12, samples_request(1, "")) is None
 
 
+@pytest.mark.parametrize("every", [2, 4, 16])
+def test_no_looks_are_wasted_on_steps_that_are_left_out(sampled: Sampled, every: int) -> None:
+    """With 0.02 % of a core for looks of 100 us there are some 20 in 10 s."""
+    recorder, shadow = sampled.recorder, sampled.recorder.shadow
+    sampled.look_costs_ns, sampled.share, sampled.usual_step_ns = 100_000, 0.0002, 10_000_000
+    recorder.forward_begins(True)
+    samples = None
+    while samples is None:
+        recorder.step += 1
+        shadow.stands_aside_from(recorder.step, True, every)
+        samples = sampled.go_on(0.01, samples_request(1, "forward"))
+    looks = sampled.sampler.take_spent_ns() / sampled.look_costs_ns
+    assert samples.samples >= 10 and samples.lasted_ms < 15_000
+    assert samples.samples >= 0.9 * looks - 1, "all but the first one, and those at the edge of a block"
+
+
 def test_a_step_that_lasts_very_long_is_sampled_until_it_ends(sampled: Sampled) -> None:
     recorder, sampled.usual_step_ns = sampled.recorder, USUAL_STEP_NS
     recorder.forward_begins(True)

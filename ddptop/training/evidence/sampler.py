@@ -28,6 +28,7 @@ from ddptop.training.activity import current_place
 from ddptop.training.evidence.call_tree import CallTree
 from ddptop.training.guard import guard
 from ddptop.training.recorder import Recorder
+from ddptop.training.shadow import BLOCK
 
 SAMPLES = 50
 """In a series: the share of a call is then known within some 14 %."""
@@ -157,10 +158,22 @@ class StackSampler:
         cost_ns = time.thread_time_ns() - self._waits_since_ns
         series.cost_ns += cost_ns
         self._spent_ns += cost_ns
-        apart_ns = max(series.look_ns, series.cost_ns / series.looks / max(series.share, LEAST_SHARE))
-        series.is_spread = apart_ns > series.look_ns
+        spread_ns = series.cost_ns / series.looks / max(series.share, LEAST_SHARE)
+        series.is_spread = spread_ns > series.look_ns
+        # What was put off to recorded steps is made up for there.
+        apart_ns = max(series.look_ns, spread_ns * series.looks - (now_ns - series.began_ns))
         # Not at a fixed rhythm, which the steps may have, too.
-        series.due_ns = now_ns + int(apart_ns * (0.5 + self._random.random()))
+        later_ns = int(apart_ns * (0.5 + self._random.random()))
+        series.due_ns = now_ns + later_ns + self._until_recorded_ns(later_ns)
+
+    def _until_recorded_ns(self, later_ns: int) -> int:
+        """From `later_ns` from now to somewhere in the next recorded steps, as far as can be foreseen; 0: it is
+        in one, or that is not known. In steps that are left out for the budget a look would be wasted."""
+        step_ns = self._step_ns()
+        if step_ns <= 0:
+            return 0
+        steps = self._recorder.shadow.steps_until_recorded(self._recorder.step + int(later_ns / step_ns))
+        return int((steps + BLOCK * self._random.random()) * step_ns) if steps else 0
 
     def _look(self, series: _Series, now_ns: int, late_ns: int) -> None:
         recorder = self._recorder

@@ -132,9 +132,9 @@ CALL_NS = 15_000
 callback, for which a thread of gloo takes the GIL. 15 us when hot on quiet cores, more on a busy machine."""
 
 
-SAMPLING_SHARES = 0.02, 0.3
+SAMPLING_SHARES = 0.05, 0.3
 """Least and most share of the budget that a series of stack samples takes. The least where the rest is over
-the budget, as on a busy machine: a look every half second."""
+the budget, as in steps of 20 ms: a look every 0.2 to 0.4 s, so that ten samples take some 5 s."""
 
 
 class Budget:

@@ -101,8 +101,8 @@ def test_a_series_takes_no_more_than_its_share(sampled: Sampled, look_costs_ns: 
 
 
 def test_where_next_to_nothing_is_left_of_the_budget_looks_are_spread_and_counted(sampled: Sampled) -> None:
-    """0.02 % of a core: a look of 100 us every half second, for 10 s, or for 30 s where few are samples."""
-    sampled.look_costs_ns, sampled.share = 100_000, Budget(1.0).budget_pct / 100 * SAMPLING_SHARES[0]
+    """0.05 % of a core: a look of 250 us every half second, for 10 s, or for 30 s where few are samples."""
+    sampled.look_costs_ns, sampled.share = 250_000, Budget(1.0).budget_pct / 100 * SAMPLING_SHARES[0]
     sampled.recorder.forward_begins(True)
     sampled.go_on(9, samples_request(1, "forward"))
     assert 0 < sampled.sampler.present_share <= 1.3 * sampled.share
@@ -174,7 +174,7 @@ def test_no_looks_are_wasted_on_steps_that_are_left_out(sampled: Sampled, every:
         samples = sampled.go_on(0.01, samples_request(1, "forward"))
     looks = sampled.sampler.take_spent_ns() / sampled.look_costs_ns
     assert samples.samples >= 10 and samples.lasted_ms < 15_000
-    assert samples.samples >= 0.9 * looks - 1, "all but the first one, and those at the edge of a block"
+    assert samples.samples >= 0.8 * looks - 1, "all but the first one, and those at the edge of a block"
 
 
 def test_a_step_that_lasts_very_long_is_sampled_until_it_ends(sampled: Sampled) -> None:

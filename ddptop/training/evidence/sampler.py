@@ -6,9 +6,10 @@ counts only where the rank is in the place of the step that the collector names,
 others.
 
 Waking up for a look takes some 50 us of CPU time, a sample 45 more (measured beside other work, in cold
-caches). It is measured, and looks are spread so that a series takes what is left of the budget at most
-(`Budget.sampling_share`). The training thread loses the interpreter lock for as long. While it is in a C call
-that holds this lock, nobody can look: how long that was is measured, and said.
+caches), and both together 185 in a process that sleeps 20 of 22 ms. It is measured, and looks are spread so
+that a series takes what is left of the budget at most (`Budget.sampling_share`). The training thread loses
+the interpreter lock for as long. While it is in a C call that holds this lock, nobody can look: how long that
+was is measured, and said.
 """
 
 from __future__ import annotations
@@ -167,8 +168,8 @@ class StackSampler:
         series.due_ns = now_ns + later_ns + self._until_recorded_ns(later_ns)
 
     def _until_recorded_ns(self, later_ns: int) -> int:
-        """From `later_ns` from now to somewhere in the next recorded steps, as far as can be foreseen; 0: it is
-        in one, or that is not known. In steps that are left out for the budget a look would be wasted."""
+        """From `later_ns` from now to somewhere in the next recorded steps, as far as can be foreseen; 0:
+        that is in one, or nothing is known. Where the recorder stands aside a look would be wasted."""
         step_ns = self._step_ns()
         if step_ns <= 0:
             return 0

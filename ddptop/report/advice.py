@@ -273,7 +273,7 @@ def _suggest_no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion
 
 
 def _suggest_accumulation(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
-    if any((rank.micro_steps or 0) > 1 for rank in report.ranks):
+    if any((rank.means["micro_steps"] or 0) > 1 for rank in report.ranks):
         return  # it does already; `_suggest_no_sync` has what is to be said then
     yield Suggestion(
         "accumulate",
@@ -473,7 +473,7 @@ def _suggest_for_slow_ranks(report: Report) -> Iterator[Suggestion]:
         has_remedy = slow.cause is not None and (not in_turn or words_of(slow.cause).known_in_turn)
         if gain >= WORTH_PCT and has_remedy:
             covered += rows
-            has_loader = any(rank.data_ms for rank in report.ranks)
+            has_loader = any(rank.means["data_ms"] for rank in report.ranks)
             cost = f"cost {format_seconds(slow.lost_s)}, {percent(gain)} of the time in steps"
             if ledger is not None and rows:
                 cost = waited_phrase(rows, ledger)

@@ -183,9 +183,10 @@ def _as_in_the_breakdown(report: Report) -> Communication:
         if part.name in ("wait", "transfer", "sync")
     )
     moved = [
-        rank.buffers_ms - rank.buffers_wait_ms
+        buffers_ms - buffers_wait_ms
         for rank in report.ranks
-        if rank.buffers_ms is not None and rank.buffers_wait_ms is not None
+        if (buffers_ms := rank.means["buffers_ms"]) is not None
+        and (buffers_wait_ms := rank.means["buffers_wait_ms"]) is not None
     ]
     return replace(
         comm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddptop.frames.ledger import Ledger
@@ -155,61 +155,31 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank over the run: means of the windows' medians."""
+    """One rank over the run."""
 
     rank: int
     host: str
     device: str
     state: str
-    step_ms: float | None
-    data_ms: float | None
-    forward_ms: float | None
-    backward_ms: float | None
-    optimizer_ms: float | None
-    other_ms: float | None
-    wait_ms: float | None
-    exposed_wait_ms: float | None
-    exposed_comm_ms: float | None
-    lateness_ms: float | None
-    bound_ms: float | None
-    last_pct: float | None
-    relative_score: float | None
     lost_records: int | None
-    own_ms: float | None = None
-    """Own time of every step; None, as below: a recording of 0.1.0, or the last gradient is unknown."""
-    excess_ms: float | None = None
-    """Own time - median over the other ranks of its process group."""
-    own_data_ms: float | None = None
-    """The phases without waiting."""
-    own_forward_ms: float | None = None
-    own_backward_ms: float | None = None
-    own_optimizer_ms: float | None = None
-    before_forward_ms: float | None = None
-    """What lies in none of the phases, by its place in the step."""
-    before_backward_ms: float | None = None
-    before_optimizer_ms: float | None = None
-    after_optimizer_ms: float | None = None
-    waited_ms: float | None = None
-    """Waited in collectives that are not DDP's."""
-    micro_steps: float | None = None
-    """Backward passes of a step: more than 1 under gradient accumulation."""
-    buffers_ms: float | None = None
-    """In DDP's broadcasts of buffers; None: a recording of an earlier version."""
-    buffers_wait_ms: float | None = None
-    """The part of it in which this rank waited for others."""
-    figures: Mapping[str, float | None] = field(default_factory=dict)
-    """The other figures that the report has of a rank (`Figure.in_report`), by their keys. JSON has them
-    among the rank's own."""
+    means: Mapping[str, float | None]
+    """Of each figure that the report has (`Figure.in_report`), by its key: the mean of the windows' values;
+    None: unknown, such as own times in a recording of 0.1.0. JSON has them among the rank's own fields."""
+
+    @property
+    def step_ms(self) -> float | None:
+        """Its mean step."""
+        return self.means["step_ms"]
 
     @property
     def has_own_times(self) -> bool:
         """Whether its own times are known, so that its excess says how slow it is."""
-        return self.excess_ms is not None
+        return self.means["excess_ms"] is not None
 
     @property
     def late_ms(self) -> float | None:
         """As `Ranks.late_ms`: its excess; where that is not known, its lateness."""
-        return self.lateness_ms if self.excess_ms is None else self.excess_ms
+        return self.means["excess_ms" if self.has_own_times else "lateness_ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +375,8 @@ def as_data(report: Report) -> dict[str, object]:
 
 def _plain_value(name: str, value: object) -> object:
     if isinstance(value, RankSummary):
-        rank = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "figures"}
-        return _plain_value(name, rank | dict(value.figures))
+        rank = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "means"}
+        return _plain_value(name, rank | dict(value.means))
     if is_dataclass(value):
         return with_old_names(
             {field.name: _plain_value(field.name, getattr(value, field.name)) for field in fields(value)}

@@ -220,7 +220,7 @@ def _draw_ranks(report: Report) -> str:
     rows = []
     for rank_index, rank in enumerate(shown):
         figures = [f"{fixed(rank.step_ms)} ms"]
-        values = ((line, getattr(rank, figure.name)) for figure, line in LINE_PARTS)
+        values = ((line, rank.means[figure.key]) for figure, line in LINE_PARTS)
         figures += [line.sentence.format(value=line.text(ms)) for line, ms in values if ms is not None]
         bar = draw_rank_bar(times[:, rank_index].tolist(), full_ms, f"rank {rank.rank}")
         rows.append(

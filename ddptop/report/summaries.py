@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
-from dataclasses import fields, replace
-from itertools import starmap
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -59,23 +58,23 @@ def share_pct(part: float | None, whole: float | None) -> float | None:
 
 def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> tuple[RankSummary, ...]:
     """One summary for each rank of the group at the end of the run."""
-    world = len(last.ranks.state)
-    ranks = last.ranks
-    columns: dict[str, Sequence[object]] = {"rank": range(world)}
-    columns |= {name: getattr(ranks, name) for name in ("host", "device", "state")}
+    ranks, world = last.ranks, len(last.ranks.state)
     means = {
         figure.key: _or_none(_figure_mean(samples, weights, figure, world))
         for figure in FIGURES
         if figure.in_report
     }
-    lost = _or_none(ranks.lost_records)
-    columns["lost_records"] = [None if n_lost is None else int(n_lost) for n_lost in lost]
-    names = {field.name for field in fields(RankSummary)}
-    columns |= {key: values for key, values in means.items() if key in names}
-    figures = {key: values for key, values in means.items() if key not in names}
-    columns["figures"] = [{key: values[rank] for key, values in figures.items()} for rank in range(world)]
-    rows = zip(*(columns[field.name] for field in fields(RankSummary)), strict=True)
-    return tuple(starmap(RankSummary, rows))
+    return tuple(
+        RankSummary(
+            rank=rank,
+            host=ranks.host[rank],
+            device=ranks.device[rank],
+            state=ranks.state[rank],
+            lost_records=None if n_lost is None else int(n_lost),
+            means={key: values[rank] for key, values in means.items()},
+        )
+        for rank, n_lost in enumerate(_or_none(ranks.lost_records))
+    )
 
 
 def _or_none(values: Column) -> list[float | None]:
@@ -126,7 +125,7 @@ def _host_summary(
         ranks=tuple(rank.rank for rank in mine),
         step_ms=sum(steps) / len(steps) if steps else None,
         worst_rank=None if worst is None else worst.rank,
-        excess_ms=None if worst is None else worst.excess_ms,
+        excess_ms=None if worst is None else worst.late_ms,
         clock_bound_ms=bound_ms,
         clock_drift_ppm=figures.clock_drift_ppm if figures is not None else None,
         silences=silences,
@@ -152,9 +151,9 @@ def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for phase in PHASES:
         parts = [
-            (getattr(rank, f"{phase}_ms"), rank.step_ms)
+            (phase_ms, rank.step_ms)
             for rank in ranks
-            if rank.step_ms and getattr(rank, f"{phase}_ms") is not None
+            if rank.step_ms and (phase_ms := rank.means[f"{phase}_ms"]) is not None
         ]
         if parts:
             shares[phase] = 100 * sum(part for part, _ in parts) / sum(whole for _, whole in parts)
@@ -178,7 +177,7 @@ def summarize_communication(
     has_steps = len(table.step_ms) > 0
     longest = int(table.step_ms.argmax()) if has_steps else None
     exposed = mean_of_group(lambda group: group.exposed_comm_ms)
-    waits = [rank.exposed_wait_ms for rank in ranks if rank.exposed_wait_ms is not None]
+    waits = [wait for rank in ranks if (wait := rank.means["exposed_wait_ms"]) is not None]
     wait_ms = float(np.mean(waits)) if waits else None
     transfer_ms = None if exposed is None or wait_ms is None else max(0.0, exposed - wait_ms)
     without = _step_without_losses(samples, weights, step_ms, uneven_pct)

@@ -69,7 +69,7 @@ def rank_table(report: Report, width: int) -> list[str]:
         if column.shown is None or column.shown(values):
             texts = [figure.text(value) for value in values.tolist()]
             if figure is LATENESS:
-                texts = [bounded(rank.lateness_ms, rank.bound_ms) for rank in shown]
+                texts = [bounded(rank.means[figure.name], rank.means[figure.bound]) for rank in shown]
             keep = column.keep_beside_own_times if by_steps else None
             columns.append(measured_column(column.title or figure.title, texts, keep or column.keep))
     lines = text_lines(columns, len(shown), width)
@@ -79,8 +79,7 @@ def rank_table(report: Report, width: int) -> list[str]:
 
 def _means_of_ranks(ranks: Sequence[RankSummary], figure: Figure) -> Column:
     """(ranks,) means of a figure over the run; NaN: not known."""
-    means = [rank.figures.get(figure.key, getattr(rank, figure.name, None)) for rank in ranks]
-    return np.array(means, np.float64)
+    return np.array([rank.means[figure.key] for rank in ranks], np.float64)
 
 
 OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
@@ -158,11 +157,10 @@ def _own_ms(rank: RankSummary, phase: str) -> float | None:
     """Only backward contains DDP's waiting: of other phases it is the whole where own time is not known."""
     if phase == "other":
         # Waits in the script's own collectives are in `other_ms`, but in none of its places.
-        places = [getattr(rank, f"{place}_ms") for place in BETWEEN]
-        return rank.other_ms if None in places else float(sum(places))
-    own_ms: float | None = getattr(rank, f"own_{phase}_ms")
-    whole_ms: float | None = getattr(rank, f"{phase}_ms")
-    return own_ms if own_ms is not None or phase == "backward" else whole_ms
+        places_ms = [ms for place in BETWEEN if (ms := rank.means[f"{place}_ms"]) is not None]
+        return sum(places_ms) if len(places_ms) == len(BETWEEN) else rank.means["other_ms"]
+    own_ms = rank.means[f"own_{phase}_ms"]
+    return own_ms if own_ms is not None or phase == "backward" else rank.means[f"{phase}_ms"]
 
 
 def host_table(report: Report, width: int) -> list[str]:
@@ -217,7 +215,7 @@ def rank_times(ranks: Sequence[RankSummary], report: Report) -> Column:
     """(parts, ranks) ms of each part of the step; the same parts as in the screen's table."""
 
     def column_of(name: str) -> Column:
-        values = [getattr(rank, f"{name}_ms") for rank in ranks]
+        values = [rank.means[f"{name}_ms"] for rank in ranks]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
     flagged = {slow.rank for slow in report.stragglers if slow.flagged_pct >= MOST_OF_RUN_PCT}

@@ -413,7 +413,7 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     assert "between backward and the optimizer" in advice.action
     assert "10.0 ms more than the others between backward and the optimizer" in advice.because
     ranks = {rank.rank: rank for rank in found.ranks}
-    assert ranks[1].excess_ms is not None
+    assert ranks[1].has_own_times
     assert "excess ms" in text_page(found, 120)
 
 
@@ -532,7 +532,10 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     assert slow.differs[0] in text and slow.differs[0] in html_page(found)
     assert 'aria-label="excess of rank 1 from' in html_page(found)
     # In its own collectives a script waits outside the phases, too, which is no work.
-    waiting = [replace(rank, other_ms=(rank.other_ms or 0.0) + 50.0) for rank in found.ranks]
+    waiting = [
+        replace(rank, means={**rank.means, "other_ms": (rank.means["other_ms"] or 0.0) + 50.0})
+        for rank in found.ranks
+    ]
     assert beside_others(replace(found, ranks=waiting)) == beside_others(found)
     assert as_data(found)["stragglers"][0]["differs"] == [*slow.differs]
 

@@ -311,5 +311,5 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
     paused = found_in(replace(healthy, stalls=(of_all,)))["stall"]
     assert paused.action.startswith("Find out what ranks 0") and "the others" not in paused.action
     assert "accumulate" in found_in(heavy)
-    ranks = tuple(replace(rank, micro_steps=4.0) for rank in heavy.ranks)
+    ranks = tuple(replace(rank, means={**rank.means, "micro_steps": 4.0}) for rank in heavy.ranks)
     assert "accumulate" not in found_in(replace(heavy, ranks=ranks))

@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.agent.round_times import next_second_ns
 from ddptop.host.early_failures import take_failures
 from ddptop.host.exits import (
     RankProcess,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ddptop.host.gpus import GpuSampler
     from ddptop.host.rank_processes import ProcessWatch
     from ddptop.protocol.messages import Hello, Message, Progress
-
-PERIOD_NS = NS
 
 SILENT_NS = 3 * NS
 """A rank is read from outside after this long without a heartbeat. Six were due by then."""
@@ -170,7 +169,7 @@ class HostWatch:
         """Check everything else, if a second has passed; whether it has."""
         if now_ns < self._due_ns:
             return False
-        self._due_ns = now_ns + PERIOD_NS
+        self._due_ns = next_second_ns(now_ns)
         # First, so that a process that was found only now is in the reports below.
         self.take_unread(now_ns)
         self._report_late(now_ns)
@@ -183,7 +182,7 @@ class HostWatch:
         for process, usage in self._usage.sample_usage(self._processes.living_processes(), now_ns):
             throttled = bool(usage.throttled_pct)  # the verdict rests on each of these readings
             self._ranks.report_message(usage, now_ns, about=process, keep=keep or throttled)
-            self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
+            self._keep_usage_ns = next_second_ns(now_ns + USAGE_KEPT_NS - NS) if keep else self._keep_usage_ns
         return True
 
     def _report_crash(self, process: RankProcess, now_ns: int) -> None:

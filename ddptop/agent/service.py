@@ -20,6 +20,7 @@ from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import Outbox
 from ddptop.agent.rank_relay import RankRelay
+from ddptop.agent.round_times import next_second_ns, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
@@ -30,7 +31,7 @@ from ddptop.host.runs import (
     read_run_file,
     remove_run_directory,
 )
-from ddptop.protocol.limits import NS, REPORT_S
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.bundle_sender import BundleSender
@@ -40,15 +41,8 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 250
 """Longest sleep. A bundle goes out after each."""
 
-READ_AT_S = 0.025
-"""All ranks send at the same moment, every REPORT_S. A round begins this much later; its messages make one
-bundle. Four ranks on two cores had sent after 2 ms (median) and 11 ms (90th percentile), and never between 25
-and 40 ms but for their start and end. Wake-ups are most of what an agent costs, so there are no others."""
-
 LAST_PAUSE_S = 0.01
 """Sleep between rounds while somebody waits: a rank for the ack of its BYE, or the launcher at the end."""
-
-SECOND_NS = NS
 
 UNREACHED_NS = 3 * NS
 """The collector is unreachable after this silence. Its replies come at least once a second."""
@@ -122,8 +116,7 @@ class Agent:
     def _wait_for_round(self) -> None:
         """Sleep until the next round. Where it is due, compare clocks with the collector meanwhile."""
         now_ns = time.monotonic_ns()
-        # Ranks send at whole multiples of REPORT_S of CLOCK_MONOTONIC, which all processes of a host share.
-        pause_s = REPORT_S - (now_ns / NS - READ_AT_S) % REPORT_S
+        pause_s = s_until_sent(now_ns)
         if self._relay.any_ends(now_ns):
             pause_s = LAST_PAUSE_S
         elif self._watch and self._clock.is_due(now_ns):
@@ -218,7 +211,7 @@ class Agent:
         if not self._pipe.ended:  # nothing is reported any more that would have to be acked, too
             self._own_watch.check_each_second(now_ns)
         if now_ns >= self._second_due_ns:
-            self._second_due_ns = now_ns + SECOND_NS
+            self._second_due_ns = next_second_ns(now_ns)
             self._check_second(now_ns)
         self._exchange_with_collector(now_ns)
         return arrived

@@ -140,6 +140,11 @@ class Record:
         if self._writer is not None:
             self._writer.write_due(now_ns)
 
+    @property
+    def due_ns(self) -> int | None:
+        """When something is to be written; None: nothing waits."""
+        return None if self._writer is None else self._writer.due_ns
+
     def check_file(self) -> None:
         """Check that the file has not been deleted; to be called once a second."""
         if self._writer is not None:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddptop.agent.host_usage import PERIOD_NS, HostSampler, describe_host
+from ddptop.agent.host_usage import HostSampler, describe_host
+from ddptop.agent.round_times import next_second_ns
 from ddptop.collector.agent_port import announce_address, bind_port
 from ddptop.collector.backlog import Backlog
 from ddptop.host.processes import boot_and_namespace
@@ -349,5 +350,5 @@ class OwnHost:
         """Report the usage, if it is due."""
         if now_ns < self._due_ns:
             return
-        self._due_ns = now_ns + PERIOD_NS
+        self._due_ns = next_second_ns(now_ns)
         self._report(self._sampler.read_usage(now_ns), now_ns)

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
+from ddptop.agent.round_times import READ_AT_S, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
 from ddptop.analysis.reducer import Reducer
@@ -51,9 +52,11 @@ from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import bind_again, new_context
 
-TICK_MS, IDLE_TICK_MS = 100, 250
-"""Longest sleep, and longest where all that has arrived is written and no other host takes part: acks follow
-the recording's flush, which is due every 250 ms."""
+TICK_MS, IDLE_TICK_MS = 100, 500
+"""Longest sleep, and longest where nobody waits and no other host takes part. A sleep of a second would look
+like an interruption of this process."""
+
+MS = NS // 1000
 
 PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
 """Bounds of the pause after a round. Messages that are read together cost less, so the pause is four times as
@@ -261,18 +264,32 @@ class Collector:
             self.hosts.begin_reports(self.intake.report_message, self._watch.living_processes)
         self._interruptions = InterruptionWatch(self.intake.report_message, arguments.stall_s)
 
-    @property
-    def longest_sleep_ms(self) -> int:
+    def longest_sleep_ms(self, now_ns: int) -> int:
         """How long a round waits at most for something to arrive."""
         # At the end of the run a launcher waits until nothing has arrived for QUIET_NS.
-        is_idle = self.hosts is None and self._record.is_safe and not self.pipe.ended
-        return IDLE_TICK_MS if is_idle else TICK_MS
+        if self.hosts is not None or self.pipe.ended:
+            return TICK_MS
+        due = [due_ns for due_ns in (self._record.due_ns, self._watch.due_ns) if due_ns is not None]
+        # Rounded up: waking a moment too early would be a round for nothing.
+        return min([IDLE_TICK_MS, *(max(0, -((now_ns - due_ns) // MS)) for due_ns in due)])
+
+    def _wait_for_ranks(self, ready: Collection[object]) -> bool:
+        """Where a rank has sent, wait for the others, which send at the same moment; returns whether it has
+        waited. What comes at another moment is read at once."""
+        if self.hosts is not None or self.pipe.ended or {*ready} != {self._ranks.socket}:
+            return False
+        pause_s = s_until_sent(time.monotonic_ns())
+        if pause_s > READ_AT_S:
+            return False
+        time.sleep(pause_s)
+        return True
 
     def work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
-        ready = dict(
-            self._poller.poll(self.viewers.ms_until_frame(time.monotonic_ns(), self.longest_sleep_ms))
-        )
+        begun_ns = time.monotonic_ns()
+        most_ms = self.viewers.ms_until_frame(begun_ns, self.longest_sleep_ms(begun_ns))
+        ready = dict(self._poller.poll(most_ms))
+        all_sent = self._wait_for_ranks(ready)
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
@@ -313,6 +330,8 @@ class Collector:
         sent = taken and self.viewers.serve_due(now_ns)  # directly after the newest messages were taken
         if not self.pipe.ended:
             # After the frame, which a viewer waits for; ranks go on meanwhile.
+            if all_sent:
+                self._record.write_all()  # no more will come for a while: its acks need no later round
             self.intake.acknowledge_written(now_ns)
         if sent:
             # While nobody waits: the frame has just left.

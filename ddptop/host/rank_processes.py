@@ -196,6 +196,11 @@ class ProcessWatch:
         if watched is not None:
             watched.stopped = stopped
 
+    @property
+    def due_ns(self) -> int | None:
+        """When an exit is to be reported; None: none is known of."""
+        return min((watched.due_ns for watched in self._watched.values() if watched.due_ns), default=None)
+
     def take_exits(self, now_ns: int) -> list[RankExit]:
         """Exits that are due to be reported. One without an exit code may come again, when that is known."""
         exits = []

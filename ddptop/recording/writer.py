@@ -282,13 +282,18 @@ class Writer:
         bound = WAITING_BYTES if passing else 2 * WAITING_BYTES
         return self._failing is not None and self._waiting_bytes + self._block.bytes > bound
 
+    @property
+    def due_ns(self) -> int | None:
+        """When what was added is to be written; None: nothing waits for that."""
+        # By the arrival of the oldest record, so that no message waits longer than FLUSH_NS.
+        return self._block.first_ns + FLUSH_NS if self._block.bytes else None
+
     def write_due(self, now_ns: int) -> None:
         """Write what is due at this moment of the collector's clock."""
         if self._failing is not None and now_ns - self._retry_ns >= RETRY_NS:
             self._retry_ns = now_ns
             self._write_waiting()
-        # By the arrival of the oldest record, so that no message waits longer than FLUSH_NS.
-        if self._block.bytes and now_ns - self._block.first_ns >= FLUSH_NS:
+        if (due_ns := self.due_ns) is not None and now_ns >= due_ns:
             self.flush()
         if self._file is not None and self._file.sync_error is not None:
             error, self._file.sync_error = self._file.sync_error, None

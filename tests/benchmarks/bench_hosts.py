@@ -35,7 +35,7 @@ from struct import pack, unpack
 
 import msgpack
 
-from ddptop.agent.service import READ_AT_S
+from ddptop.agent.round_times import READ_AT_S
 from ddptop.host.collector_address import CollectorAddress, read_address
 from ddptop.host.runs import create_run_directory, read_run_file
 from ddptop.protocol.codec import encode

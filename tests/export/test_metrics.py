@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ddptop.agent.service import READ_AT_S
+from ddptop.agent.round_times import READ_AT_S
 from ddptop.cli.commands.metrics import FRESH_S
 from ddptop.collector.service import TICK_MS
 from ddptop.collector.viewers import INTERVAL_NS

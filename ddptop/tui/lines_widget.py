@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import compress
+from operator import ne, or_
 from typing import Any
 
 from rich.console import Console
@@ -50,12 +52,8 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
     if before.ground != after.ground or not len(old_letters) == len(new_letters) == width:
         return [(0, width)]
     spans: list[tuple[int, int]] = []
-    pairs = enumerate(zip(old_letters, new_letters, old_roles, new_roles, strict=True))
-    for x in [
-        x
-        for x, (old_letter, new_letter, old_role, new_role) in pairs
-        if old_letter != new_letter or old_role != new_role
-    ]:
+    is_changed = map(or_, map(ne, old_letters, new_letters), map(ne, old_roles, new_roles))
+    for x in compress(range(width), is_changed):
         if old_letters[x] != new_letters[x] or _find_seen_role(
             old_letters[x], old_roles[x]
         ) != _find_seen_role(new_letters[x], new_roles[x]):
@@ -66,10 +64,12 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
 
 def _cells_of(line: Line, width: int) -> tuple[str, list[Role]]:
     """Letter and role of each cell, blanks up to `width`; fewer where a letter is not one cell wide."""
-    text = str(line)
+    text = "".join([piece for piece, _ in line.pieces])
     if len(text) != line.width:
         return "", []
-    roles = [role for piece, role in line.pieces for _ in piece]
+    roles: list[Role] = []
+    for piece, role in line.pieces:
+        roles += [role] * len(piece)
     return text.ljust(width), roles + [FILL] * (width - len(roles))
 
 

@@ -14,7 +14,7 @@ from ddptop.frames import numbers
 from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
 from ddptop.render.chart import Axis, Scale, bin_values, join_holes, round_to_ladder
-from ddptop.render.line import Line, draw_rule, highlight_matches, join_parts
+from ddptop.render.line import Line, combine_roles, draw_rule, highlight_matches, join_parts
 from ddptop.render.phases import ALL_PARTS, PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.text import ASCII, clean_text, fit_tail, fit_text, text_width, to_ascii, wrap_lines
 from ddptop.tui.lines_widget import changed_spans
@@ -117,6 +117,12 @@ def test_the_cells_of_a_line_that_changed_are_sent() -> None:
     assert changed_spans(before, Line("step 1", "dim"), 20) == [(8, 9)], "what went is cleared"
     assert changed_spans(before, Line("主机", "dim"), 20) == [(0, 20)]
     assert changed_spans(before, Line("step 1", ground="cursor"), 20) == [(0, 20)]
+
+
+def test_a_cell_in_two_shades_of_an_area_is_sent_when_their_edge_has_moved() -> None:
+    """In text such a cell is solid, whatever its edge: only the terminal shows it."""
+    two_shades = combine_roles("area", "edge")
+    assert changed_spans(Line("█▃", two_shades), Line("█▅", two_shades), 20) == [(1, 2)]
 
 
 def test_no_line_begins_or_ends_with_the_dot_between_clauses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -109,11 +110,10 @@ def draw_areas(
     ascii_only = all(sign.isascii() for sign, _ in looks)
     edges = _area_edges(parts, scale, height, whole_rows=ascii_only and len(looks) > 1)
     lines = []
-    for row in range(height):
-        cells = _area_row(edges, height - 1 - row, looks, ascii_only)
+    for row, cells in enumerate(_area_rows(edges, height, looks, ascii_only)):
         for canvas, role in reversed(curves):
             _put_curve(cells, canvas.row(row), role, ascii_only)
-        runs = itertools.groupby(cells, key=lambda cell: cell.role)
+        runs = itertools.groupby(cells, key=attrgetter("role"))
         lines.append(Line().signs(("".join(cell.sign for cell in run), role) for role, run in runs))
     return lines
 
@@ -156,21 +156,27 @@ class _Cell(NamedTuple):
     """The colour behind the dots of a curve in this cell; None: that of the screen."""
 
 
-def _area_row(edges: Indices, row: int, looks: Sequence[Piece], ascii_only: bool) -> list[_Cell]:
-    """The cells of one row of areas, `row` counted from the bottom."""
+def _area_rows(edges: Indices, height: int, looks: Sequence[Piece], ascii_only: bool) -> list[list[_Cell]]:
+    """The cells of each row of areas, the topmost first."""
     ground = len(looks)
-    inside = np.diff(np.clip(edges - row * EIGHTHS, 0, EIGHTHS), axis=0, prepend=0)
+    # (rows, parts and ground, columns) eighths of each cell.
+    foot = EIGHTHS * np.arange(height)[::-1, None, None]
+    inside = np.diff(np.clip(edges - foot, 0, EIGHTHS), axis=1, prepend=0)
     # The upper edge of the whole is kept: beside the parts, the ground counts as the largest.
     weight = inside.copy()
-    weight[ground] += np.where(inside[ground] > 0, EIGHTHS, 0)
-    two = np.argsort(-weight, axis=0, kind="stable")[:2]
-    alone = np.take_along_axis(inside, two[1:], axis=0)[0] == 0
-    lower = np.where(alone, two[0], two.min(axis=0))
-    upper = np.where(alone, two[0], two.max(axis=0))
-    share = np.take_along_axis(np.cumsum(inside, axis=0), np.maximum(upper - 1, 0)[None], axis=0)[0]
-    triples = list(zip(lower.tolist(), upper.tolist(), share.tolist(), strict=True))
-    drawn = {triple: _area_cell(*triple, looks, ascii_only) for triple in set(triples)}
-    return [drawn[triple] for triple in triples]
+    weight[:, ground] += np.where(inside[:, ground] > 0, EIGHTHS, 0)
+    two = np.argsort(-weight, axis=1, kind="stable")[:, :2]
+    alone = np.take_along_axis(inside, two[:, 1:], axis=1)[:, 0] == 0
+    lower = np.where(alone, two[:, 0], two.min(axis=1))
+    upper = np.where(alone, two[:, 0], two.max(axis=1))
+    below = np.maximum(upper - 1, 0)[:, None]
+    share = np.take_along_axis(np.cumsum(inside, axis=1), below, axis=1)[:, 0]
+    rows = [
+        list(zip(*row, strict=True))
+        for row in zip(lower.tolist(), upper.tolist(), share.tolist(), strict=True)
+    ]
+    drawn = {triple: _area_cell(*triple, looks, ascii_only) for triple in set().union(*rows)}
+    return [[drawn[triple] for triple in row] for row in rows]
 
 
 def _area_cell(lower: int, upper: int, share: int, looks: Sequence[Piece], ascii_only: bool) -> _Cell:

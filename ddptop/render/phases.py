@@ -260,8 +260,10 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         np.isin(np.arange(len(step)), always_last),
         (exposed == 0) | (len(step) == 1),  # one rank has nobody to wait for
     )
-    sampled = step_parts(step, phases, exposed, waited)
-    return np.asarray(np.where(np.isfinite(own_ms).all(axis=0), own_ms, sampled))
+    is_known = np.isfinite(own_ms).all(axis=0)
+    if is_known.all():
+        return own_ms
+    return np.asarray(np.where(is_known, own_ms, step_parts(step, phases, exposed, waited)))
 
 
 def own_parts(

@@ -64,7 +64,7 @@ def bill_of_frame(frame: Frame) -> Bill | None:
 
 
 def _has_gpus(frame: Frame) -> bool:
-    return any(device.startswith("cuda") for device in frame.ranks.device)
+    return any(device.startswith("cuda") for device in set(frame.ranks.device))
 
 
 def _draw_body(frame: Frame, width: int, ascii_only: bool) -> list[Line]:

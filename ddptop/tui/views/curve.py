@@ -185,7 +185,8 @@ def draw_chart(
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
     below = 1 if height >= AXIS_FROM else 0
-    pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
+    faint = drawn.faint_dots(curve, height - 1 - below, across)
+    pictures = drawn.picture(curve, faint, height - 1 - below, across, ascii_only)
     marks = {} if curve.step is None else mark_cells(axis, across, curve.step, curve.x, curve.nan_at)
     clipped, most = drawn.clipped(across, len(pictures))
     if pictures:
@@ -194,7 +195,6 @@ def draw_chart(
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
-    faint = drawn.faint_dots(curve, len(pictures), across)
     is_dashed = faint is not None and bool(np.isfinite(faint).any())
     title = curve.title if is_dashed else _title_without_dash(curve)
     title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
@@ -324,8 +324,10 @@ class _Drawn:
         beyond = np.flatnonzero(tops > self.scale.high + dot)
         return np.unique(beyond // across).tolist(), float(tops[beyond].max()) if len(beyond) else 0.0
 
-    def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
-        """`height` lines: areas in cells, and curves over them."""
+    def picture(
+        self, curve: Curve, faint: Column | None, height: int, across: int, ascii_only: bool
+    ) -> list[Line]:
+        """`height` lines: areas in cells, and curves over them; `faint`: its dots."""
         if self.stack is not None:
             return draw_areas(self.stack, self.scale, height, choose_looks(ascii_only))
         main = _bin_dots(join_holes(self.main, self.n_begun), across)
@@ -333,7 +335,6 @@ class _Drawn:
         width = (len(main) + 1) // 2
         if curve.behind_x is not None:  # two runs: an area would hide the other one's curve
             canvases.append((self._draw_line(main, width, height), curve.role))
-        faint = self.faint_dots(curve, height, across)
         if faint is not None:
             canvases.append((self._draw_line(faint, width, height), "dim"))
         cell = self.cell(height)

@@ -9,7 +9,6 @@ import numpy as np
 from ddptop.frames.columns import fold, keep_newest
 from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
 from ddptop.frames.hosts import host_index
-from ddptop.render.hosts import figures_by_name
 from ddptop.render.line import worst_sign
 from ddptop.render.text import clean_text, text_width
 
@@ -79,14 +78,14 @@ def fold_cells(
 def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
     """For every row, the sign of the worst state of its hosts and ranks; blank while all are well."""
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
-    figures = figures_by_name(scene.frame)
     unwell: dict[int, list[str]] = {}
     for rank, state in enumerate(states) if not set(PROBLEM_STATES).isdisjoint(states) else ():
         if state in PROBLEM_STATES:
             unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
-    for host, name in enumerate(index.names):
-        if name in figures and figures[name].state in SILENT_STATES:
-            unwell.setdefault(host, []).append(figures[name].state)
+    silent = {host.name: host.state for host in scene.frame.hosts if host.state in SILENT_STATES}
+    for host, name in enumerate(index.names) if silent else ():
+        if name in silent:
+            unwell.setdefault(host, []).append(silent[name])
     if not unwell:
         return [worst_sign([])] * (len(edges) - 1)
     hosts = [range(first + int(edges[row]), first + int(edges[row + 1])) for row in range(len(edges) - 1)]

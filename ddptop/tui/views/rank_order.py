@@ -66,8 +66,8 @@ def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:
     grouped = scene.place.folds.grouped
     if grouped is False or (grouped is None and len(chosen) <= max(room, FEW_RANKS)):
         return False
-    index = host_index(scene.frame.ranks.host)
-    return len(index.names) > 1 and len(np.unique(index.of_rank[chosen])) > 1
+    hosts = host_index(scene.frame.ranks.host).of_rank[chosen]
+    return bool((hosts != hosts[:1]).any())
 
 
 def _choose_folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
-from ddptop.frames.phrases import ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.phrases import OUT_OF_MEMORY, ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.stall import STOPPED_THEN
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
@@ -214,6 +214,11 @@ def of_death(death: Death) -> str:
         if pattern.search(text):
             return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))
     if ended_by_signal(death.signal, death.reason):
+        if death.reason == OUT_OF_MEMORY:
+            return (
+                "Use fewer workers or smaller batches, or raise the memory limit of the job or container. "
+                f"dmesg -T on {host} shows how much each process had."
+            )
         if death.signal == "SIGKILL":
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
         if death.signal not in _WITH_CORE:

@@ -73,6 +73,7 @@ def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage
     assert verdict(found).line() == f"■ LOST · {words}"
     assert stage.said("lost_rank") == [words]
     assert (found.deaths[0].reason, found.alerts[0].rank) == ("out of memory: the kernel killed it", 2)
+    assert next_action(found).startswith("Use fewer workers or smaller batches, or raise the memory limit")
 
 
 def test_an_exception_is_named_with_its_place(stage) -> None:

@@ -364,6 +364,22 @@ def test_time_before_the_first_step_and_after_the_last_one() -> None:
     assert_adds_up(ledger)
 
 
+def test_time_after_the_recording_stopped_is_not_known() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 10)
+    reducer.feed(world.event("recording", message="recording stopped at step 9: the disk is full"))
+    world.now_us += 5_000_000
+    for rank in range(2):
+        reducer.feed(world.event("unrecorded", rank, rows=500, steps=510))
+        reducer.feed(world.bye(rank))
+    reducer.feed(world.run("finished", 0))
+    ledger = ledger_of(world, reducer)
+    np.testing.assert_allclose(ledger.ranks.unknown_s, 5.0, atol=0.002)
+    np.testing.assert_allclose(ledger.ranks.end_s, 0.0, atol=0.002)
+    assert_adds_up(ledger)
+
+
 def test_steps_that_began_before_the_first_message_are_no_more_than_the_run() -> None:
     """The collector was late: the run is what it has seen."""
     world, late_ns = World(2, own=True), 300_000_000

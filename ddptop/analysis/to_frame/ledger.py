@@ -12,7 +12,7 @@ from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
 from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
-from ddptop.protocol.messages import Activity, Progress
+from ddptop.protocol.messages import RECORDING_STOPPED, Activity, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,6 +198,7 @@ def _present_classes(state: RunState, has_steps: Mask) -> Indices:
     newest = state.table.newest[Progress]
     present: dict[LedgerClass, Mask] = {
         "start": ~has_steps,
+        "unknown": _has_unrecorded_steps(state),
         "end": has_ended,
         "restart": restarts,
         "saving": newest.is_known & (newest.field("activity") == int(Activity.SAVE)),
@@ -205,3 +206,11 @@ def _present_classes(state: RunState, has_steps: Mask) -> Indices:
         "evaluation": newest.is_known & is_evaluating(newest),
     }
     return np.select([*present.values()], [_ROW[name] for name in present], _ROW["unknown"])
+
+
+def _has_unrecorded_steps(state: RunState) -> Mask:
+    """(ranks,) whether the rank has trained on after the disk of the recording took nothing any more."""
+    trouble, step = state.recording_trouble, state.complete_step
+    if trouble is None or step is None or not trouble[1].startswith(RECORDING_STOPPED):
+        return np.zeros(state.world, bool)
+    return state.table.step[: state.world] > step + 1

@@ -34,7 +34,8 @@ _IN_BACKGROUND = '"$@" &'
 
 
 def run_id_of(*parts: object) -> str:
-    """The same for all processes with the same parts, on this machine and boot: 12 hexadecimal digits."""
+    """A run's id, 12 hexadecimal digits: the same for all processes that give the same parts, on this machine
+    and boot."""
     import hashlib  # OpenSSL, which a collector does without
 
     text = "\0".join(map(str, (boot_id(), *parts)))

@@ -191,7 +191,8 @@ def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -
 
 
 def _cut_to_message(evidence: Evidence) -> Evidence:
-    """With as many stacks, and then calls, as a message has room for; and safe to show."""
+    """The evidence with as many stacks, and then calls, as a message has room for; its texts are safe to
+    show."""
     from ddptop.protocol.decoding import decode  # a rank does without it
 
     # The last stacks first: the main thread and the one that crashed are at the begin.

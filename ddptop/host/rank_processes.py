@@ -236,7 +236,7 @@ class ProcessWatch:
 
     @property
     def sessions(self) -> Collection[int]:
-        """Of all processes that are watched, also those that have exited."""
+        """The sessions of all processes that are watched, also of those that have exited."""
         return self._watched.keys()
 
     def any_present(self) -> bool:

@@ -119,8 +119,8 @@ class WorkerCalls:
 
 
 def call_of(pid: int) -> str:
-    """Where a process is now, as `innermost_call`, after a moment; empty: it cannot be read, or py-spy is not
-    installed."""
+    """The innermost call that a process is in, as `innermost_call` writes it. Takes a moment. Empty: it
+    cannot be read, or py-spy is not installed."""
     calls, now_ns = WorkerCalls(), time.monotonic_ns()
     calls.request_calls(RankProcess(0, 0, pid), [pid], now_ns)
     while calls.is_reading:

@@ -133,7 +133,7 @@ class Readings(NamedTuple):
         )
 
     def within(self, begin: int, stop: int) -> Readings:
-        """Those from place `begin` to before `stop`."""
+        """The readings from place `begin` to before `stop`."""
         first = bisect_left(self.places, begin)
         return self.at(slice(first, bisect_left(self.places, stop, first)))
 
@@ -152,7 +152,7 @@ class Readings(NamedTuple):
         return Readings(self.kind, places, tuple(map(np.concatenate, pairs))).sorted()
 
     def sorted(self) -> Readings:
-        """The same with ascending places."""
+        """The readings by ascending place."""
         ascending = (self.places[1:] > self.places[:-1]).all()
         # Most often they are sorted already, and the test costs less than sorting.
         return self if ascending else self.at(np.argsort(self.places, kind="stable"))
@@ -287,7 +287,7 @@ class MessageRun:
         return self.others[first : bisect_left(self._other_places, stop)]
 
     def unusual_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
-        """Those of `others_within` that are no READINGS."""
+        """The messages of `others_within` that are no READINGS, with their places."""
         unusual = self._unusual_messages()
         first = bisect_left(unusual, begin, key=itemgetter(0))
         return unusual[first : bisect_left(unusual, stop, key=itemgetter(0))]
@@ -304,7 +304,7 @@ class MessageRun:
         return self._unusual
 
     def steps_within(self, begin: int, stop: int) -> tuple[int, int]:
-        """Of the messages in `steps` the first from place `begin` on, and the first from `stop` on."""
+        """Where in `steps` the messages from place `begin` to before `stop` begin and end."""
         low = bisect_left(self.places, begin)
         return low, bisect_left(self.places, stop, low)
 
@@ -370,7 +370,8 @@ class EncodedRun(MessageRun):
         return memoryview(b"".join(records)), np.cumsum([*map(len, records)], dtype=np.int64)
 
     def sorted_by(self, key: Integers) -> EncodedRun:
-        """The same by ascending `key`, (n,); those of the same key in their order, among them all STEPS."""
+        """The run by ascending `key`, (n,). Messages of the same key stay in their order, and so must all
+        STEPS."""
         if (key[1:] >= key[:-1]).all():
             return self
         order = np.argsort(key, kind="stable")

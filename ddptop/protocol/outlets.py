@@ -43,7 +43,7 @@ def safe_text(text: str, *, color: bool = False) -> str:
 
 
 def safe_data(data: Any) -> Any:
-    """The same maps and lists with safe texts and names, for JSON: who decodes it may print it."""
+    """The data with safe texts and names, for JSON: who decodes it may print it."""
     if isinstance(data, str):
         return safe_text(data)
     if isinstance(data, dict):
@@ -63,7 +63,7 @@ def print_text(
 ) -> None:
     # The end is part of the text, so that a line is one write: two processes on one terminal do not mix
     # theirs.
-    """As `print`, of one text, by default to stdout. `color`: as of `safe_text`. Raises OSError."""
+    """Print one text, made safe, by default to stdout. `color`: as in `safe_text`. Raises OSError."""
     cleaned, stream = safe_text(f"{text}{end}", color=color), file or sys.stdout
     if stream is sys.stderr:
         _print_on_stderr(cleaned)

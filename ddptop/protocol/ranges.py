@@ -25,7 +25,7 @@ class Range:
 
 @dataclass(frozen=True, eq=False)
 class MostItems:
-    """At most so many characters of a text, or items of a list or map."""
+    """The largest number of characters of a text, or of items of a list or map."""
 
     most: int
 

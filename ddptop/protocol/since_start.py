@@ -73,7 +73,7 @@ class LoggedValues(NamedTuple):
 
 
 class SinceStart(NamedTuple):
-    """At one moment of a run, what follows from steps long before it."""
+    """What follows, at one moment of a run, from steps long before it."""
 
     incarnation: int
     step: int
@@ -95,7 +95,7 @@ class SinceStart(NamedTuple):
 
 
 def pack_since_start(since_start: SinceStart) -> list[object]:
-    """The same for msgpack."""
+    """The state as a list for msgpack."""
     # The reader refuses longer lists, and with them the whole state.
     limited = since_start._replace(
         bad_losses=since_start.bad_losses[:MAX_ENTRIES],

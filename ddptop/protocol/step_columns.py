@@ -106,7 +106,7 @@ class StepColumns:
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int], list[int]]:
-        """By row: microseconds from the message's base to the end of the step, flags, micro steps."""
+        """For each row: microseconds from the message's base to the end of the step, flags, micro-steps."""
         ended = self.integers[BEGIN].astype(np.int64) + self.integers[WALL]
         return ended.tolist(), self.integers[FLAGS].tolist(), self.integers[MICRO_STEPS].tolist()
 
@@ -206,7 +206,7 @@ def columns_of_rows(rows: Sequence[Sequence[StepRow]]) -> tuple[StepColumns, lis
 
 
 class Words(NamedTuple):
-    """Of n messages in columns."""
+    """The numbers of n STEPS messages, not yet decoded."""
 
     planes: Sequence[bytes]
     """The words of each, as they were sent."""

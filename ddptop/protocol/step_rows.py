@@ -79,8 +79,8 @@ def _check_unknowns(rows: Sequence[tuple[int, ...]]) -> None:
 
 
 def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
-    """Of STEPS that `decode` refuses: the runs of consecutive rows that are right, each as STEPS of its own;
-    and the steps whose rows are wrong.
+    """What is right in STEPS that `decode` refuses: each run of consecutive valid rows as STEPS of its own,
+    and the numbers of the steps whose rows are wrong.
 
     No parts where something else than a row is wrong. Raises ProtocolError where that is no STEPS.
     """

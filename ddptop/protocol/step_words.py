@@ -74,7 +74,8 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
 
 
 def _alike_in_columns(steps: Steps, rows: AlikeRows) -> tuple[object, ...] | None:
-    """Likewise, without Python for each row."""
+    """The fields of a message whose rows differ in begin and length alone, made without Python code for each
+    row; None: they do not fit."""
     n, row = len(rows), rows.row
     try:
         words = struct.pack(f"<{2 * n}i", *rows.begins_us, *rows.walls_us)

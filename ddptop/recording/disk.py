@@ -244,7 +244,7 @@ class AppendFile:
         self.write_whole(data)
 
     def append_end(self, data: bytes) -> None:
-        """As `append`, into the room that is kept for the end of the file."""
+        """Append into the room that is kept for the end of the file."""
         self._room.release_bytes(len(data))
         self.write_whole(data)
         self._room.bytes = max(0, self._room.bytes - len(data))

@@ -311,7 +311,8 @@ class Recording:
             yield from (r for r in self._reader.lasting_messages(self._blocks[index]) if r.t_ns >= from_ns)
 
     def lasting_with(self, kind: type[Message]) -> Iterator[Received]:
-        """As `lasting_messages`, of the blocks that may hold such a message; others are only unpacked."""
+        """The messages of `lasting_messages` in blocks that may hold one of this kind. Other blocks are only
+        unpacked."""
         for index in self._lasting_blocks(0, clocks=False):
             if self._reader.may_hold(self._blocks[index], kind):
                 yield from self._reader.lasting_messages(self._blocks[index])
@@ -377,7 +378,7 @@ class Recording:
         return last_number_of
 
     def tail_from_ns(self, *, before_ns: int, steps: int) -> int:
-        """When the steps of such a `tail` begin to arrive."""
+        """When the steps of a `tail` with the same arguments begin to arrive."""
         first = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
         return int(self._blocks.first_ns[first])
 

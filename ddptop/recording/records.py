@@ -287,7 +287,7 @@ def _are_records(records: Sequence[Any]) -> bool:
 
 
 def _valid_records(unpacked: list[Any]) -> list[Any]:
-    """Those up to the first that is none."""
+    """The records up to the first that is not valid."""
     # Nearly always all are valid, which is checked by columns.
     if _are_records(unpacked):
         return unpacked
@@ -353,7 +353,7 @@ class BlockReader:
         """Where in the file the block begins that was read last."""
 
     def _read_records(self, entry: BlockEntry) -> tuple[bytes, bool] | None:
-        """As `read_block`; None where more than a bit is wrong."""
+        """What `read_block` gives of a block; None where more than a bit is wrong."""
         try:
             records, whole, size = read_block(self.descriptor, entry)
         # Errors of the disk count as damage: the other blocks may still be readable.
@@ -422,7 +422,7 @@ class BlockReader:
         return messages
 
     def _read_copied_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:
-        """Of a block that cannot be read: what was stored of it twice."""
+        """The messages that were stored twice, of a block that cannot be read."""
         messages: list[Received] = []
         try:
             records = read_copy(self.descriptor, entry)

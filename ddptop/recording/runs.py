@@ -180,7 +180,7 @@ def _message_runs(records: _Records) -> Iterator[MessageRun]:
 
 
 def _decode_readings(records: _Records) -> Iterator[Readings]:
-    """Those of COLUMNS that are all valid."""
+    """Readings in columns: of each kind in COLUMNS whose messages are all valid."""
     for kind in COLUMNS:
         places = np.flatnonzero(records.kinds == CODES[kind])
         if not len(places):

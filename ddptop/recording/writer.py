@@ -348,8 +348,8 @@ class Writer:
         self._close_file(self._file)
 
     def _write_end_without_room(self) -> None:
-        """Of what waits for room on the disk, write into the room that is kept for it what tells how the run
-        ended: all that lasts, or the newest of it."""
+        """Write how the run ended into the room that is kept for it on a full disk: of the messages that
+        wait, all that last, or the newest of them."""
         lasting: list[Received] = []
         for _, records, _, _ in self._waiting:
             for received in parse_records(bytes(records), is_any_type):
@@ -480,7 +480,7 @@ class Writer:
         return self._file.size + HEADER.size + payload_bytes + end <= self._limit
 
     def _give_up(self, summary: BlockSummary) -> None:
-        """There is no room for a block: from here on only the end of the run is recorded."""
+        """Record only the end of the run from here on: there is no room for a block."""
         self.left_out += sum(rows for _, _, rows, _ in self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0

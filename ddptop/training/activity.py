@@ -111,7 +111,7 @@ def current_place(recorder: Recorder) -> str | None:
 
 
 class CurrentActivity(NamedTuple):
-    """As in PROGRESS."""
+    """What the training thread does now; the fields are those of PROGRESS."""
 
     phase: Phase
     activity: Activity

@@ -148,7 +148,8 @@ def current_session() -> Session | None:
 
 
 def forget_session() -> None:
-    """As before the first model and `patch_ddp`, whose functions were taken out of torch (`attached.py`)."""
+    """Make this process as it was before its first model and before `patch_ddp`, whose functions were taken
+    out of torch (`attached.py`)."""
     global _session
     _session = None
     _unmark_children()
@@ -271,7 +272,7 @@ def _note_parameters(parameters: Sequence[Any]) -> None:
 
 
 def leave_group() -> None:
-    """As `Session.leave_group`, before the script destroys its process group."""
+    """Have the session leave its process group (`Session.leave_group`) before the script destroys it."""
     _unmark_children()
     if _session is not None:
         _session.leave_group()

@@ -227,7 +227,7 @@ class Budget:
 
     @property
     def sampling_share(self) -> float:
-        """Of a core that a series of stack samples may take: what is left of the budget."""
+        """Share of a core that a series of stack samples may take: what is left of the budget."""
         left_pct = self.budget_pct - self.cost_pct
         least_pct, most_pct = (share * self.budget_pct for share in SAMPLING_SHARES)
         return min(most_pct, max(least_pct, left_pct)) / 100.0

@@ -27,7 +27,8 @@ DIVIDED_STEPS = 16
 
 
 class CpuWait:
-    """Of the step that is running: run delay since the step before, without that in exposed communication.
+    """How long the training thread waited for a CPU (its run delay) since the last step, outside exposed
+    communication.
 
     What cannot be read is unknown; nothing is raised. Moments are those of CLOCK_MONOTONIC in ns.
     """

@@ -11,7 +11,8 @@ IO = Path("/proc/self/io")  # psutil's io_counters() reads it too: most ranks ne
 
 
 def read_bytes() -> int | None:
-    """By all threads of this process, and by children that it has waited for; None: not known."""
+    """Bytes that all threads of this process, and children that it has waited for, have read from disks;
+    None: not known."""
     try:
         words = IO.read_bytes().split()
         return int(words[words.index(b"read_bytes:") + 1])

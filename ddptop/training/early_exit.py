@@ -27,8 +27,8 @@ def watch_exit() -> None:
 
 
 def watch_spawned() -> None:
-    """The same for a rank that multiprocessing has started, which leaves by `os._exit`. Called as it makes
-    its process group."""
+    """As `watch_exit`, for a rank that multiprocessing has started and that leaves by `os._exit`. Called when
+    it makes its process group."""
     if "multiprocessing.process" in sys.modules and _is_child():
         import multiprocessing.util
 

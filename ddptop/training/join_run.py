@@ -88,7 +88,7 @@ def join_run(
 
 
 def join_by_store() -> None:
-    """The same for a process with the variables of `ddptop env`, whose process group exists.
+    """Join the run of a process that has the variables of `ddptop env`, once its process group exists.
 
     Its ranks agree on the run's number through the store of the group. Under torchrun, hosts may join later:
     each rank announces that it is there, and whether its host has the collector already. Three requests of
@@ -123,7 +123,7 @@ def _enter_run(number: str, several_hosts: bool) -> None:
 
 
 def join_attached(number: str) -> None:
-    """The same for a process that `ddptop attach` has found running, in a run of its own on this host.
+    """Join a run of its own on this host: for a process that `ddptop attach` has found running.
 
     Ranks that torchrun starts again are not recorded: the run ends with its members. Raises OSError,
     RunDirectoryError.

@@ -43,8 +43,8 @@ class StepHold:
         recorder.counter = [0]  # nobody reads it
 
     def renew_hold(self, has_notice: bool) -> bool:
-        """To be called before finished steps are taken to be sent. False: the process has not been ended, and
-        goes on as before."""
+        """Note what is about to be sent; to be called before finished steps are taken. Returns False, and
+        ends the hold, where the process has not been ended in time."""
         if has_notice:
             self._until_s = time.monotonic() + ENDING_S
         if time.monotonic() >= self._until_s:
@@ -62,7 +62,7 @@ class StepHold:
             self._nothing_new_sent.release()
 
     def _hold_step(self) -> None:
-        """On the training thread, when a step has ended."""
+        """Wait until the step that has just ended is sent; called on the training thread."""
         end_s = time.monotonic() + HOLD_S
         self._wake_up()
         while self._n_sent < self._recorder.step and (left_s := end_s - time.monotonic()) > 0:

@@ -9,7 +9,7 @@ from ddptop.training.torch_compat.loader import batch_size_of, batches_in_all, b
 
 
 class Position(NamedTuple):
-    """As in PROGRESS; -1: not known."""
+    """How far the DataLoader is; the fields are those of PROGRESS. -1: not known."""
 
     epoch: int = -1
     batch: int = -1

@@ -50,7 +50,8 @@ class RecorderCalls:
         self.choose_methods(timed=False)
 
     def choose_methods(self, *, timed: bool) -> None:
-        """Of the step that begins."""
+        """Choose how the methods are called in the step that begins: with their CPU time taken where `timed`,
+        else as they are."""
         self.timed = timed
         # The methods themselves are exchanged, and no call has a branch: a plain step pays nothing for it.
         vars(self).update(self._clocked if timed else self._plain)

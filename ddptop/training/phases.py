@@ -119,26 +119,27 @@ def _wrap_saver(make: Callable[[Patched], Patched], saver: ModuleType) -> None:
 
 
 class SwitchedWrappers:
-    """Wrappers that are not there in steps of which only the end is seen."""
+    """Wrappers that are taken out of torch for *unseen* steps, of which the recorder sees only the end."""
 
     def __init__(self, last_gradients: LastGradients, scaled: ScaledLoss) -> None:
         self._last_gradients, self._scaled = last_gradients, scaled
         self._functions: list[tuple[Function, Patched, Patched]] = []
-        """Each as it is else, and in these steps."""
+        """Each with what torch has in its place in other steps, and in unseen ones."""
 
     def wrap_function(self, function: Function, make: Callable[[Patched], Patched]) -> None:
-        """Wrap a function of torch but in these steps."""
+        """Wrap a function of torch in all steps but unseen ones."""
         original = vars(function.owner).get(function.name)
         _wrap_function(function, make)
         self._functions.append((function, getattr(*function), original))
 
     def wrap_meanwhile(self, function: Function, make: Callable[[Patched], Patched]) -> None:
-        """Wrap a function of torch in these steps alone."""
+        """Wrap a function of torch in unseen steps alone."""
         original = getattr(*function)
         self._functions.append((function, original, seen_through(make(original), original)))
 
     def take_out(self, out: bool) -> None:
-        """Take them out, or put them back; what somebody else has replaced since remains.
+        """Take the wrappers out for unseen steps, or put them back where not `out`. What somebody else has
+        replaced since remains.
 
         The wrapper that waits for a first `backward()` takes itself out when it is called meanwhile.
         """
@@ -299,7 +300,8 @@ def make_wait(
     *,
     of_buffers: bool = False,
 ) -> Patched:
-    """`of_buffers`: it is DDP's broadcast of buffers, no collective of the script's own."""
+    """Wrap a function that waits for a collective of the script's own, or for DDP's broadcast `of_buffers`,
+    and record how long it waits."""
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         training = not recorder.aside and get_ident() in (thread, last_gradients.thread)
@@ -467,7 +469,7 @@ class LastGradients:
         handle.remove()
 
     def take_out(self, out: bool) -> None:
-        """Have no hook called until they are put back."""
+        """Take the hooks out for unseen steps, or put them back where not `out`."""
         for handle, hook in list(self._hooks.items()):  # one that is gone meanwhile is taken out of them
             if out:
                 handle.remove()
@@ -475,7 +477,8 @@ class LastGradients:
                 hooks_of_node[handle.id] = hook
 
     def _make_hook(self, note: Callable[[], None]) -> Callable[[Any], None]:
-        """To be called with the gradients of a parameter, on a thread of the autograd engine."""
+        """Return the hook that the autograd engine calls, on a thread of its own, with the gradients of a
+        watched parameter."""
         recorder, at_end = self._recorder, end_of_gradients()
         first = True
 

@@ -137,8 +137,8 @@ class Turns:
         self._periods = 0
 
     def take_turn(self, every: int) -> tuple[bool, bool]:
-        """Whether to take the finished steps, in one of `every` periods, and whether to send a heartbeat, in
-        every second one."""
+        """Whether to take the finished steps, which is in one of `every` periods, and whether to send a
+        heartbeat, which is in every second one."""
         if every == OFTEN:
             periods, self._periods = self._periods, self._periods + 1
         else:

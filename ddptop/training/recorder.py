@@ -341,7 +341,8 @@ class Recorder:
             self._put(now() << EVENT_BITS | STAMP_FORWARD)
 
     def _discard_forward(self) -> None:
-        """It was none: this is an evaluation, batches are fetched ahead, or another optimizer steps."""
+        """What was taken for a forward is none: it is an evaluation, batches are fetched ahead, or another
+        optimizer steps."""
         self._in_forward = False
         if self.marks is not None:
             self.marks.discard_forward()
@@ -457,8 +458,9 @@ class Recorder:
         self._step_ends(at_ns)
 
     def make_unseen_end(self, seen_end: StepHook) -> StepHook:
-        """To be called when an optimizer has stepped while `unseen_optimizer` is not 0: a step ends of which
-        nothing else is seen, and is closed. `seen_end`: what is to be called otherwise."""
+        """Return the hook that torch calls after an optimizer has stepped while `unseen_optimizer` is not 0.
+        It closes a step of which nothing else is seen. `seen_end`: the hook that it calls in its place where
+        another optimizer has stepped, or something is to be done between two steps."""
         usual, last, append = self.unseen_optimizer, self.shadow.next - 1, self.records.append
         step, counter, between_steps = self.step, self.counter, self.between_steps
         count_nodes = count_graph_nodes
@@ -496,15 +498,16 @@ class Recorder:
         self.step = self.counter[0] = self.step + 1
 
     def unseen_step_ends(self, optimizer: int) -> None:
-        """Likewise where something is to be done between two steps, or another optimizer has stepped: then
-        the step has ended before it, or is to be seen."""
+        """Close the unseen step that `optimizer` ends, if it is the usual one, and see the coming steps
+        again: something is to be done between two steps, or another optimizer has stepped."""
         if optimizer == self.unseen_optimizer:
             self._add_unseen_step()
         self.see_again()
         self._do_between_steps()
 
     def see_again(self) -> None:
-        """See more of the coming steps than their ends. Soon no more, unless it was needed soon."""
+        """See the coming steps in full, no longer their ends alone. After BLOCK steps or more of which only
+        the end was seen, there may soon be more of them."""
         if not self.unseen_optimizer:
             return
         self.unseen_optimizer = self.asides = 0
@@ -540,14 +543,16 @@ class Recorder:
         return call
 
     def wait_begins(self, *, of_buffers: bool = False) -> int:
-        """A wait in a collective of the script's own begins, or DDP's broadcast `of_buffers`; when."""
+        """A wait begins in a collective of the script's own, or in DDP's broadcast `of_buffers`. Returns
+        when, in ns."""
         if self.marks is not None:
             self.marks(step_record.BUFFERS if of_buffers else step_record.WAIT)
         self.waiting_since = began = now()
         return began
 
     def wait_ends(self, began: int, *, of_buffers: bool = False) -> None:
-        """It has ended, on the training thread or, in backward, on the engine's."""
+        """The wait that began at `began` has ended, on the training thread or, in backward, on the autograd
+        engine's."""
         self.waiting_since = 0
         self.own_waits += not of_buffers
         self._put((now() - began) << EVENT_BITS | (STAMP_BUFFERS if of_buffers else STAMP_WAIT))
@@ -679,7 +684,8 @@ class Recorder:
                 self._cost -= cpu() - check_began
 
     def _choose_what_is_seen(self) -> None:
-        """Of the step that begins, by its number."""
+        """Choose, by the number of the step that begins, whether the recorder stands aside from it, and then
+        whether only its end is seen."""
         seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
         allowed = seen and not running and not self._backward_depth and not self.bypassed
         allowed = allowed and (self._saw_backward or not self.without_ddp)

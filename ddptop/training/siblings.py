@@ -34,7 +34,8 @@ class Number(NamedTuple):
 
 
 def own_number() -> Number | None:
-    """That of this process; None: it has none, or not yet, as while its script is imported."""
+    """The number of this process among its siblings; None: it has none, or none yet, as while its script is
+    imported."""
     if "multiprocessing.process" in sys.modules:
         from multiprocessing import current_process, parent_process
 
@@ -97,7 +98,8 @@ def told_by_siblings() -> tuple[int, int] | None:
 
 
 def told_by(name: str) -> tuple[int, int] | None:
-    """The same by one mark; None: it is none, or of other processes."""
+    """Rank and world size of this process by the mark of this name; None: it is no mark, or one of other
+    processes."""
     mark, numbered = _MARK.fullmatch(name), own_number()
     if mark is None or numbered is None or mark[1] != numbered.numbering:
         return None

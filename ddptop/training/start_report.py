@@ -66,7 +66,7 @@ class Milestone(NamedTuple):
     fields: dict[str, Scalar]
 
     def as_event(self, rank: int) -> Event:
-        """As it is sent."""
+        """The milestone as the message that is sent."""
         from ddptop.protocol.messages import MILESTONE, Event
 
         return Event(MILESTONE, self.t_ns, rank, -1, {"name": self.name, **self.fields})
@@ -256,7 +256,7 @@ class StartReport(threading.Thread):
 
 
 def _budget_pct() -> float:
-    """As `Budget.from_environment`, which takes longer to load."""
+    """The budget that `Budget.from_environment` reads; that class takes longer to load."""
     from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
 
     try:
@@ -295,7 +295,7 @@ def begin_as_launched(_torch: Any) -> None:
 
 
 class StoreAsks:
-    """When the job's store is asked for a mark that may never be there: after 1, 2, 4 ... 30 s."""
+    """Decides when the job's store is asked for a mark that may never be there: after 1, 2, 4 ... 30 s."""
 
     def __init__(self) -> None:
         self._due_s = time.monotonic()
@@ -367,7 +367,8 @@ class AwaitedNumber(threading.Thread):
                 return
 
     def end_thread(self) -> None:
-        """It may be in a call of torch, which must not last into the exit of the interpreter."""
+        """End the thread. It may be in a call of torch, which must not last into the exit of the
+        interpreter."""
         self._ends.set()
         if self._pid == os.getpid() and self.is_alive():
             self.join(CLOSE_S)

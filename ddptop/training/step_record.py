@@ -124,7 +124,7 @@ class LeftOutSteps(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Of the last one."""
+        """When the last one ended."""
         return self.ends[-1]
 
 
@@ -167,7 +167,7 @@ class Losses:
         self._later: list[Any] = []
 
     def add_loss(self, loss: Any) -> None:
-        """Of one micro-step: a float, or a value that a device has yet to write."""
+        """Add the loss of one micro-step: a float, or a value that a device has yet to write."""
         if self.wants_divisors:
             self._common = {*self.divisors} if self._common is None else self._common & {*self.divisors}
             self.divisors = ()
@@ -209,8 +209,8 @@ class Losses:
 
 
 def without_buffers(waits: Sequence[Wait]) -> Sequence[Wait]:
-    """The same where it is not known how long broadcasts of buffers took: a host that has given them to its
-    device goes on at once."""
+    """These waits with an unknown time in broadcasts of buffers: a host that has given them to its device
+    goes on at once."""
     if not any(phase == IN_BUFFERS for phase, _ in waits):
         return waits
     return [*([phase, ns] for phase, ns in waits if phase != IN_BUFFERS), [IN_BUFFERS, UNKNOWN_NS]]
@@ -312,7 +312,8 @@ class Elements:
             self._logged += int(tokens)
 
     def take_count(self) -> int:
-        """Of the step that has ended."""
+        """Return the elements of the step that has ended, -1 where they are not known, and begin to count
+        anew."""
         count = self._logged or (self._given if self._known else 0)
         self._given = self._logged = 0
         self._known = True

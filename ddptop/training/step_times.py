@@ -203,7 +203,7 @@ class StepTimes:
         self._stamp = SPOILT
 
     def _backward_end(self, at_ns: int) -> None:
-        """It waited for no all-reduce."""
+        """A backward has ended that waited for no all-reduce."""
         self._backward_ns += at_ns - self._backward_at
         self._backward_ended = self._ended = at_ns
         self._after_backward = True
@@ -211,7 +211,7 @@ class StepTimes:
         self._phase = Phase.OTHER
 
     def _waiting_end(self, at_ns: int) -> None:
-        """It may have waited for all-reduces of another model."""
+        """A backward has ended that may have waited for all-reduces of another model."""
         self._backward_end(at_ns)
         self._exposed += at_ns - self._stamp if self._stamp > 0 else UNKNOWN_NS
 

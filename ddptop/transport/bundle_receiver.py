@@ -285,7 +285,7 @@ class BundleReceiver(Refusals):
         return AcceptedEntries(np.stack([entries.ranks, entries.sessions, entries.seqs]), bodies, {})
 
     def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> AcceptedEntries:
-        """Those of these entries that are accepted, one after the other."""
+        """The entries that are accepted, checked one after the other."""
         columns = (entries.sessions, entries.ranks, entries.seqs, entries.seqs_before())
         rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         accepted: list[int] = []

@@ -139,7 +139,7 @@ class BundleSender:
 
     @property
     def in_flight_bytes(self) -> int:
-        """What messages take that are sent, and not acked."""
+        """Bytes of the messages that are sent and not acked."""
         return self._unacked.in_flight_bytes
 
     @property
@@ -149,7 +149,7 @@ class BundleSender:
 
     @property
     def memory_bytes(self) -> int:
-        """What the messages take that are kept in memory."""
+        """Bytes of the messages that are kept in memory."""
         return self._unacked.memory_bytes
 
     @property
@@ -164,7 +164,7 @@ class BundleSender:
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
-        """To be polled for replies; None before `connect_to`, and another one after each."""
+        """The socket to poll for replies; None before `connect_to`, and another one after each."""
         return self._socket
 
     def connect_to(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
@@ -223,7 +223,8 @@ class BundleSender:
             self._unacked.forget_session(session)
 
     def unacked_messages(self) -> list[KeptMessage]:
-        """What is kept in memory, oldest first: for a recording of the agent's own that begins now."""
+        """The messages that are kept in memory, oldest first: for a recording of the agent's own that begins
+        now."""
         return [*self._unacked.messages_in_memory()]
 
     def session_hellos(self) -> list[tuple[int, int, bytes]]:

@@ -168,7 +168,8 @@ def valid_entries(
 
 
 def _drop_invalid(arrived: list[Arrived], refuse: Callable[[Exception], None]) -> list[Arrived]:
-    """Those that are valid, by halves: one that is not takes no more than some ten times what all take."""
+    """The bundles that are valid; the others are refused. Found by halving: one invalid bundle takes at most
+    ten times as long as all valid ones."""
     try:
         entries_of([arrival[2] for arrival in arrived])
     except ProtocolError as error:
@@ -283,7 +284,7 @@ def _places_of_usual(accepted: AcceptedEntries) -> dict[type[Message], Integers]
 def _unwrap_abouts(
     accepted: AcceptedEntries, of_kind: dict[type[Message], Integers]
 ) -> tuple[AcceptedEntries, dict[type[Message], Integers]]:
-    """The same with what an agent has read of a rank's process and GPU as of that rank."""
+    """The entries with readings that an agent took of a rank's process or GPU, as messages of that rank."""
     places = of_kind.pop(About, None)
     if places is None:
         return accepted, of_kind

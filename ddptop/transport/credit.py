@@ -70,7 +70,7 @@ class _Viewer:
 
 
 def _encode_state(state: State) -> bytes:
-    """As `encode`, which copies a large frame three times."""
+    """The state as `encode` packs it, but in pieces: `encode` copies a large frame three times."""
     size = len(state.frame)
     # Below this msgpack's mark for bytes is another one than 0xc6, and copies cost little.
     if size < 1 << 16:
@@ -106,7 +106,7 @@ class CreditServer:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """For a poller."""
+        """The sockets to poll for credits."""
         return (
             [self.socket] if self._port is None else [self.socket, self._port.socket, self._port.gate.socket]
         )

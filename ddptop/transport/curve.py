@@ -275,6 +275,6 @@ class ConnectionMonitor:
             self.trouble, self.refused = "what answers there has not the key of the collector", True
 
     def close(self) -> None:
-        """Before the socket itself is closed."""
+        """End the watch; to be called before the socket itself is closed."""
         self._watched.disable_monitor()
         self._events.close(linger=0)

@@ -303,7 +303,7 @@ class AckedReceiver(Refusals):
 
 
 def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
-    """As `step_columns.decode_steps`."""
+    """Decode STEPS into columns, as `step_columns.decode_steps`."""
     from ddptop.protocol import step_columns  # numpy: a host's agent needs none
 
     return step_columns.decode_steps(bodies)

@@ -132,8 +132,9 @@ class SessionColumns:
     def accept_all(
         self, slots: Integers, seqs: Integers, after: Integers, routes: Sequence[bytes], which: Integers
     ) -> bool:
-        """As `note_route` and `accept_next` of each of n messages. False, and nothing is changed, where not
-        all of them are the next one of their session. `which`: (n,) over which of `routes` each came."""
+        """Accept n messages, and note their routes, as `accept_next` and `note_route` do for each. Returns
+        False, and changes nothing, where not each of them is the next one of its session. `which`: (n,) over
+        which of `routes` each came."""
         if not len(slots):
             return True
         # Stable: messages of one session stay in their order, which the rule is about.

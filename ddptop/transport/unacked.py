@@ -128,7 +128,7 @@ class Unacked:
             self._give_up_oldest()
 
     def messages_in_memory(self) -> Iterator[KeptMessage]:
-        """Those whose bodies are in memory, oldest first."""
+        """The messages whose bodies are in memory, oldest first."""
         for name, item in self._in_memory:
             if item.body is not None:
                 yield KeptMessage(self.sessions[name].rank, name, item.seq, item.body)

@@ -260,7 +260,8 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
 
 
 def print_in_order(group: GroupInfo, *values: object, sep: str = " ") -> None:
-    """As `print`, from all ranks: rank 0 prints the text of each, in rank order, with its number."""
+    """Print what each rank has given, on rank 0 and in rank order, as `print` does, with the rank's number
+    before it."""
     texts = gather_object(group, sep.join(str(value) for value in values), dst=0)
     if group.rank == 0 and texts is not None:
         for rank, text in enumerate(texts):

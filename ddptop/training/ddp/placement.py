@@ -94,7 +94,7 @@ SLURM_PORTS = range(10000, 30000)
 
 @dataclass(frozen=True)
 class Placement:
-    """Of one rank, before there is a process group."""
+    """Which place one rank has in its job, known before there is a process group."""
 
     rank: int
     world_size: int
@@ -210,7 +210,7 @@ def _slurm_first_host(environment: Mapping[str, str]) -> str:
 
 
 def _slurm_port(environment: Mapping[str, str]) -> int:
-    """The same on all ranks of a job step, and seldom the same for two jobs on one host."""
+    """A port that is the same on all ranks of a job step, and seldom the same for two jobs on one host."""
     job = _whole_number(environment, "SLURM_JOB_ID", 0)
     step = _whole_number(environment, "SLURM_STEP_ID", 0)
     return SLURM_PORTS[(job + 7919 * step) % len(SLURM_PORTS)]  # a prime: steps of one job get distant ports

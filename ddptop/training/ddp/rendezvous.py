@@ -40,7 +40,7 @@ class WaitNotice:
         self._due: float | None = time.monotonic() + NOTICE_S
 
     def when_long(self, text: str) -> None:
-        """To be called repeatedly: the first text after NOTICE_S is printed."""
+        """Print the first text that is given after NOTICE_S. To be called repeatedly."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due = None
             print_line(text)

@@ -131,7 +131,8 @@ def wrap(
     ignore: Iterable[str] = (),
     **options: Any,
 ) -> DistributedDataParallel:
-    """As `Group.wrap`, for a process group made elsewhere; without `device` the model stays where it is."""
+    """Wrap a model as `Group.wrap` does, for a process group made elsewhere; without `device` the model stays
+    where it is."""
     process_group = options.get("process_group")
     named_powersgd, named_bf16 = comm_hook == "powersgd", comm_hook == "bf16"
     if comm_hook is not None:

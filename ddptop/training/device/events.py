@@ -225,7 +225,7 @@ UNTIMED = -1
 
 
 class CudaTimer:
-    """For NCCL: its future is complete, on the host, as soon as the collective is enqueued.
+    """Times buckets under NCCL, whose future is complete, on the host, as soon as the collective is enqueued.
 
     `future.wait()` then makes only the current stream wait, which is an own side stream of high priority:
     neither the compute stream nor the host is blocked. (`work.wait()` would end the group's ownership of the
@@ -272,7 +272,7 @@ class CudaTimer:
 
 
 class GlooCudaTimer:
-    """For gloo with CUDA tensors: the host moves the bytes, so the end is taken on the host.
+    """Times buckets of CUDA tensors under gloo. The host moves the bytes, so the end is taken on the host.
 
     `ready` is still the device's: gloo waits for the gradient before it copies it.
     """

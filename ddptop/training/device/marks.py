@@ -89,7 +89,7 @@ class PhaseMarks:
         return next((i for i in reversed(range(len(marks))) if marks[i][0] == Mark.FORWARD), len(marks))
 
     def use_clock(self, cost_clock: Callable[[], int]) -> None:
-        """That of the recorder in the step that begins."""
+        """Count the cost of the step that begins by this clock, the recorder's."""
         self._pool.cost_clock = cost_clock
 
     def take_blocked(self) -> int:

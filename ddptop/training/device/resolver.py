@@ -290,7 +290,8 @@ class StepResolver:
         )
 
     def _as_the_host_saw(self, record: StepRecord, moment: Callable[[CudaEvent], int]) -> StepRecord:
-        """Of a step only the ends of backwards are marked; not all is known where the device was late."""
+        """The record of a step in which only the ends of backwards are marked. The host's times hold, but
+        where the device was late not all of them are known."""
         events = [event for _, event in record.marks]
         moments = [moment(event) for event in events]
         self._see_lag(record, moments)
@@ -337,7 +338,8 @@ class StepResolver:
         return factor * sum(losses) / len(losses) if losses and len(losses) == len(values) else None
 
     def _given_up(self, record: StepRecord) -> StepRecord:
-        """With the times of the host: neither its buckets nor its end on the device are known."""
+        """The record with the times of the host alone: its buckets and its end on the device are not
+        known."""
         self.lost += 1
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss

@@ -52,7 +52,8 @@ class DevicePosition(NamedTuple):
 
 
 def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[BucketCall]) -> DevicePosition:
-    """Of one step, finished by the host or not: the first thing that has not happened.
+    """Where the device is in one step, which the host has finished or not: at the first thing that has not
+    happened.
 
     Raises RuntimeError, in CUDA's words, after an error of the device's.
     """
@@ -85,7 +86,8 @@ def _last_gradient_reached(marks: Sequence[tuple[int, CudaEvent]]) -> bool | Non
 
 
 def _phase_between(before: int | None, pending: int | None) -> str:
-    """Between these two marks."""
+    """The phase that lies between two marks of a step; empty: none. `pending`: the first mark that has not
+    happened."""
     if pending is not None and pending % 2:
         return _NAMES[Mark(pending - 1)]
     return _NAMES[Mark(before)] if before is not None and before % 2 == 0 else ""
@@ -152,7 +154,8 @@ class DeviceTiming:
 
     @classmethod
     def of_device(cls, index: int) -> DeviceTiming:
-        """Of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left, say)."""
+        """The timing of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left,
+        say)."""
         return cls(CudaDevice(index), PinnedSlots(), index=index)
 
     def timer_for(self, backend: str) -> BucketTimer:
@@ -197,7 +200,7 @@ class DeviceTiming:
         return bound_ns, bound_ns + upper_median(self.resolver.late_ns)
 
     def take_untimed(self) -> dict[str, Scalar]:
-        """For the run's card: counts of what was not timed, those that have changed since the last call."""
+        """Counts for the run's card of what was not timed: those that have changed since the last call."""
         counts: dict[str, Scalar] = {
             "gpu.steps_given_up": self.resolver.lost,
             "gpu.events_refused": self.pool.refused,

@@ -148,7 +148,7 @@ class _ChainLink:
         return f"{kind}: {text}" if text else kind
 
     def message_lines(self) -> list[str]:
-        """The same with the message's own lines."""
+        """As `summary_line`, with the lines of the message kept apart."""
         kind = f"{self.kind}{self.where}{self.group}"
         head, *more_lines = [line.rstrip() for line in self.text.strip().splitlines() if line.strip()] or [""]
         return [f"{kind}: {head}" if head else kind, *more_lines]

@@ -181,8 +181,8 @@ def analyse_dumps(dumps: Mapping[int, Dump]) -> list[str]:
 
 
 def _drop_unknown(entries: Iterable[Entry], collectives: Iterable[str]) -> list[Entry]:
-    """Without what the analyser fails at (gloo's sparse all-reduce), and without point-to-point, whose two
-    ends it does not take for one operation."""
+    """The entries that the analyser can read: without collectives that it does not know (gloo's sparse
+    all-reduce), and without point-to-point, whose two ends it does not take for one operation."""
     known_names = {*collectives, "coalesced"}
     return [
         entry

@@ -133,7 +133,7 @@ class StackSampler:
 
     @property
     def present_share(self) -> float:
-        """Of a core that the present series has taken since it began; 0: there is none."""
+        """Share of a core that the present series has taken since it began; 0: there is none."""
         series = self._series
         lasts_ns = 0 if series is None else time.monotonic_ns() - series.began_ns
         return series.cost_ns / lasts_ns if series is not None and lasts_ns > 0 else 0.0

@@ -73,7 +73,8 @@ class StepFunctions(NamedTuple):
 
 
 def step_functions() -> StepFunctions:
-    """Of the torch that is loaded. Raises AttributeError where it has one no more."""
+    """The functions of the loaded torch that are wrapped. Raises AttributeError where it no longer has one of
+    them."""
     import torch
     from torch.amp.grad_scaler import GradScaler
     from torch.nn.parallel import distributed

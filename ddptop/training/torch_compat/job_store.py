@@ -27,7 +27,8 @@ def address_of(store: Any) -> tuple[str, int] | None:
 
 
 def address_of_default_store() -> tuple[str, int] | None:
-    """Of the default process group; None where there is none, or its store is of another kind."""
+    """Host and port of the default process group's store; None where there is no group, or its store is of
+    another kind."""
     with suppress(ImportError, AttributeError, ValueError, RuntimeError):
         from torch.distributed.distributed_c10d import _get_default_store
 

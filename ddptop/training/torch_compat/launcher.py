@@ -166,7 +166,8 @@ def _count_rendezvous(handler: Any) -> None:
 
 
 def _job_of(handler: Any, info: Any) -> Job | None:
-    """By the store of the rendezvous, which elastic restarts keep; where it is no TCPStore, by the ranks'."""
+    """The job by the address of the rendezvous' store, which elastic restarts keep; by that of the ranks'
+    store where the first is no TCPStore. None: it cannot be read."""
     try:
         bootstrap = info.bootstrap_store_info
         host, port = address_of(info.store) or (bootstrap.master_addr, bootstrap.master_port)

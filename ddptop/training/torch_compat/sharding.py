@@ -18,7 +18,7 @@ MOST_PARAMETERS = 64
 
 
 def training_kind(optimizer: Any) -> TrainingKind:
-    """Of a rank whose optimizer this is."""
+    """How a rank trains that steps this optimizer."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
         return "alone"
     if "deepspeed.runtime.engine" in sys.modules:

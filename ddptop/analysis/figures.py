@@ -52,6 +52,8 @@ class StepFlag(NamedTuple):
 
     def led_by(self, rank: int) -> StepFlag:
         """The same with this rank first: of two equally late ones the main straggler stays the same."""
+        if self.ranks[0] == rank:  # usually
+            return self
         order = sorted(self.ranks, key=lambda one: one != rank)
         return self._replace(ranks=tuple(order) if rank in order else self.ranks)
 

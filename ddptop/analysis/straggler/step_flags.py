@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,6 +32,9 @@ SWITCH = 2.0
 SUM_STEPS = OWN_STEPS - own_time_rules.EVERY
 """Steps of the running sums: those that leave them are still kept."""
 
+SUM_EVALUATIONS = SUM_STEPS // own_time_rules.EVERY
+"""Newest evaluations whose pauses for garbage collection are summed."""
+
 
 TOGETHER = 64
 """Evaluations whose windows are searched at once: their arrays stay in the processor's cache."""
@@ -43,8 +46,6 @@ class _Added(NamedTuple):
 
     k evaluations are due in these steps. Each takes the steps since the one before it."""
 
-    begin: int
-    """Slot of the first step."""
     stop: int
     """Slot after the last step."""
     ends: list[int]
@@ -52,20 +53,16 @@ class _Added(NamedTuple):
     n_steps: list[int]
     """(k,) how many steps each evaluation takes."""
     wall_ms: list[float]
-    """(k,) how long these took; and `large_ms`, `paused_ms`, `cpu_ms`: (k, members)."""
+    """(k,) how long these took."""
     large_ms: Column
-    """Large excesses."""
-    paused_ms: Column | None
-    """In pauses for garbage collection."""
-    most_paused_ms: list[float]
-    """(k,) the longest of each evaluation."""
+    """(k, members) the sum of large excesses over SUM_STEPS steps up to each evaluation."""
+    paused_ms: Column
+    """(k or more, members) in pauses for garbage collection, of these evaluations and of SUM_EVALUATIONS less
+    one before them; (k or more, 1) 0 in a group for which places are not searched."""
     cpu_ms: Column
-    """Waited for a CPU longer than the median of the others."""
+    """(k, members) waited for a CPU longer than the median of the others."""
     knows_cpu: list[bool]
     """(k,) whether that is known of any step."""
-    gone_ms: Column | None
-    """(members, n or less) large excesses of the steps that leave the running sums meanwhile; None: there are
-    none."""
     wall: Column
     """(n,) ms of these steps and of those before them that are judged with them, from slot `first` on."""
     first: int
@@ -78,6 +75,8 @@ class _Added(NamedTuple):
     """(k,) `own_time_rules.may_rotate`."""
     sizes_vary: bool
     """`uneven_work.sizes_vary` of these steps and those judged with them."""
+    may_have_pattern: list[bool]
+    """(k,) whether a member may be late now and then, or in turn with others."""
     often: dict[OwnPlace | None, Mask]
     """(k, members) by place (None: own time as a whole) which members are late in most of the newest steps at
     each evaluation; without places in which no member is: mostly all."""
@@ -92,6 +91,11 @@ class _Added(NamedTuple):
         newest = slice(max(0, stop - own_time_rules.SLOW_CORE_STEPS), stop)
         return self.late[newest], self.gain[newest]
 
+    def paused_until(self, number: int) -> Column:
+        """(SUM_EVALUATIONS or less, members) `paused_ms` of the newest evaluations up to one of these."""
+        stop = len(self.paused_ms) - len(self.ends) + number + 1
+        return self.paused_ms[max(0, stop - SUM_EVALUATIONS) : stop]
+
 
 class _Group:
     """What is kept of one process group between evaluations, so that these cost little with many ranks."""
@@ -100,12 +104,6 @@ class _Group:
         """`slot`: of the first step of which the group counts."""
         self.members = members
         self.first = slot
-        self.large_ms: Column = np.zeros(len(members))
-        """By member, the sum of its large excesses over SUM_STEPS steps."""
-        self.paused_ms: deque[Column] = deque(maxlen=SUM_STEPS // own_time_rules.EVERY)
-        """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
-        self.most_paused_ms: deque[float] = deque(maxlen=self.paused_ms.maxlen)
-        """The largest of each."""
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
         self._number = 0
@@ -122,10 +120,19 @@ class _Group:
         return self._added
 
     @property
+    def large_ms(self) -> Column:
+        """(members,) of this evaluation, as in `_Added`."""
+        return np.asarray(self.added.large_ms[self._number])
+
+    @property
+    def paused_ms(self) -> Column:
+        """(evaluations, members) of this evaluation and those before it, as in `_Added`."""
+        return self.added.paused_until(self._number)
+
+    @property
     def may_have_pattern(self) -> bool:
         """Whether a member may be late now and then, or in turn with others, at this evaluation."""
-        may_be_uneven = self.may_rotate or self.added.sizes_vary
-        return may_be_uneven or any(self.most_paused_ms) or bool(self.large_ms.any())
+        return self.added.may_have_pattern[self._number]
 
     @property
     def may_rotate(self) -> bool:
@@ -142,14 +149,6 @@ class _Group:
         added, number = self._added, self._number
         if added.knows_cpu[number]:
             self.cpu_waits.take(added.cpu_ms[number], added.wall_ms[number], added.n_steps[number])
-        self.large_ms += added.large_ms[number]
-        if added.paused_ms is not None:
-            self.paused_ms.append(added.paused_ms[number])
-            self.most_paused_ms.append(added.most_paused_ms[number])
-        if added.gone_ms is not None:
-            oldest = max(self.first, added.begin - SUM_STEPS)
-            gone = [max(0, edge - SUM_STEPS - oldest) for edge in (fresh.start, fresh.stop)]
-            self.large_ms -= added.gone_ms[:, gone[0] : gone[1]].sum(axis=1)
 
     def persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
         """The members that are late in most steps from slot `begin` on, at the evaluation after a slot whose
@@ -173,16 +172,14 @@ class _Group:
         excess, first = steps.work_excess(slots, rows), max(0, begin + 1 - OWN_STEPS)
         wall = steps.wall(np.arange(first, slots[-1] + 1))
         step_ms = wall[begin - first :]
-        gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
-        gone_ms = _large(steps.work_excess(gone, rows), steps.wall(gone)) if len(gone) else None
         late, gain = own_time_rules.outstanding(excess)
-        late_from = begin
-        if self._added is not None:
-            late_from = self._added.late_from
+        late_from, added = begin, self._added
+        if added is not None:
+            late_from = added.late_from
             before = slice(max(0, begin - late_from - own_time_rules.SLOW_CORE_STEPS), begin - late_from)
             late_from = begin - (before.stop - before.start)
-            late = np.concatenate([self._added.late[before], late])
-            gain = np.concatenate([self._added.gain[before], gain])
+            late = np.concatenate([added.late[before], late])
+            gain = np.concatenate([added.gain[before], gain])
         begins = np.concatenate([[0], ends[:-1] + 1 - begin])  # of the steps of each evaluation
         until = int(ends[-1]) + 1 - begin
 
@@ -191,30 +188,47 @@ class _Group:
 
         over = place_excess(steps, "cpu", slots, rows)
         is_known: Mask = ~np.isnan(over)
-        has_places = len(members) <= own_time_rules.PLACE_RANKS
-        paused_ms = summed(np.nan_to_num(steps.place("gc", slots)[members])) if has_places else None
+        large_ms = summed(_large(excess, step_ms) - self._leaving_ms(steps, slots, rows))
+        paused_ms = np.zeros((len(ends), 1))
+        if len(members) <= own_time_rules.PLACE_RANKS:
+            paused_ms = summed(np.nan_to_num(steps.place("gc", slots, rows)))
+        if added is not None:
+            large_ms[0] += added.large_ms[-1]
+            paused_ms = np.concatenate([added.paused_ms[1 - SUM_EVALUATIONS :], paused_ms])
+        np.cumsum(large_ms, axis=0, out=large_ms)
+        n_paused = np.concatenate([np.zeros(SUM_EVALUATIONS), paused_ms.any(axis=1).cumsum()])
+        is_paused = n_paused[-len(ends) :] > n_paused[-len(ends) - SUM_EVALUATIONS : -SUM_EVALUATIONS]
+        may_rotate = own_time_rules.may_rotate(gain, ends - late_from)
         judged = np.arange(max(0, begin - own_time_rules.ROTATING_STEPS), slots[-1] + 1)
+        sizes_vary = uneven_work.sizes_vary(steps, judged, members)
+        may_have_pattern = may_rotate | sizes_vary | is_paused | large_ms.any(axis=1)
         return _Added(
-            begin=begin,
             stop=int(slots[-1]) + 1,
             ends=ends.tolist(),
             n_steps=(ends + 1 - begin - begins).tolist(),
             wall_ms=summed(step_ms).tolist(),
-            large_ms=summed(_large(excess, step_ms)),
+            large_ms=large_ms,
             paused_ms=paused_ms,
-            most_paused_ms=[] if paused_ms is None else paused_ms.max(axis=1).tolist(),
             cpu_ms=summed(np.where(is_known, over, 0.0)),
             knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[:until], begins).tolist(),
-            gone_ms=gone_ms if gone_ms is not None and gone_ms.any() else None,
             wall=wall,
             first=first,
             late=late,
             gain=gain,
             late_from=late_from,
-            may_rotate=own_time_rules.may_rotate(gain, ends - late_from).tolist(),
-            sizes_vary=uneven_work.sizes_vary(steps, judged, members),
+            may_rotate=may_rotate.tolist(),
+            sizes_vary=sizes_vary,
+            may_have_pattern=may_have_pattern.tolist(),
             often=self._late_often(steps, ends, rows),
         )
+
+    def _leaving_ms(self, steps: StepWindow, slots: Indices, rows: Indices | None) -> Column:
+        """(members, n) large excesses of the step that leaves the running sums with each of these steps."""
+        large_ms, leaving = np.zeros((len(self.members), len(slots))), slots - SUM_STEPS
+        leaving = leaving[leaving >= self.first]
+        if len(leaving):
+            large_ms[:, -len(leaving) :] = _large(steps.work_excess(leaving, rows), steps.wall(leaving))
+        return large_ms
 
     def _late_often(
         self, steps: StepWindow, ends: Indices, rows: Indices | None
@@ -252,6 +266,8 @@ def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Co
     own_ms = np.stack([steps.place(place, slots)[members] for place in STEADY])
     return np.asarray(formulas.lateness(own_ms.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
 
+
+_level_ms = attrgetter("level_ms")
 
 _NO_EXCESS: tuple[object, Mapping[int, int], own_time_rules.NewestExcess] = (
     None,
@@ -298,11 +314,11 @@ class StepFlagging:
         self._seen = slot
         flags.blind = self._is_blind(steps, slot)
         before, flag, last = flags.flag, self._next(steps, slot), self._last
-        if flag is not None and flag.pattern == "persistent" and last is not None:
-            flags.moves.extend([slot] * (last.rank not in flag.ranks))
-        self._last, flags.flag = flag or last, flag
-        waiting = (group.cpu_waits.suspect() for group in self._groups) if flag is None else ()
-        flags.cpu_suspect = next((suspect for suspect in waiting if suspect is not None), None)
+        if flag is not None and flag.pattern == "persistent" and last and last.rank not in flag.ranks:
+            flags.moves.append(slot)
+        self._last, flags.flag, flags.cpu_suspect = flag or last, flag, None
+        for group in self._groups if flag is None else ():
+            flags.cpu_suspect = flags.cpu_suspect or group.cpu_waits.suspect()
         flags.note(slot)
         return (None if before is None else before.rank) != (None if flag is None else flag.rank)
 
@@ -324,7 +340,7 @@ class StepFlagging:
     def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""
         flags = self._persistent(steps, slot)
-        best = max(flags, key=lambda flag: flag.level_ms, default=None)
+        best = max(flags, key=_level_ms) if flags else None
         held_flag = self._flags.flag
         if held_flag is not None and held_flag.pattern == "persistent":
             if self._is_still_late(steps, slot, held_flag):
@@ -341,7 +357,7 @@ class StepFlagging:
             self._patterns_from = slot + 1
             if held_flag.place is not None:
                 self._persistent_from = slot + 1 - own_time_rules.OVER_STEPS
-                best = max(self._persistent(steps, slot), key=lambda flag: flag.level_ms, default=None)
+                best = max(self._persistent(steps, slot), key=_level_ms, default=None)
             for group in self._groups:
                 group.cpu_waits = CpuWaits(group.members)
         if best is not None:
@@ -382,8 +398,12 @@ class StepFlagging:
 
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """Of each process group the ranks that are late in most steps."""
-        flags = (group.persistent(steps, slot, self._persistent_from) for group in self._groups)
-        return [flag for flag in flags if flag is not None]
+        flags = []
+        for group in self._groups:
+            flag = group.persistent(steps, slot, self._persistent_from)
+            if flag is not None:
+                flags.append(flag)
+        return flags
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
         """An intermittent or rotating straggler of a process group."""
@@ -436,10 +456,8 @@ def _large_in(
             large_ms = np.where(over > least_ms, over, 0.0).sum(axis=-1).max(axis=-1)
             for place in np.flatnonzero(large_ms >= worth_ms).tolist():
                 yield STEADY[place], rows, over[place]
-    if sum(group.most_paused_ms) >= worth_ms:
-        paused_ms = np.sum(group.paused_ms, axis=0)
-        if float(np.max(paused_ms)) < worth_ms:
-            return
+    paused_ms = group.paused_ms.sum(axis=0)
+    if float(paused_ms.max()) >= worth_ms:
         rows = np.argsort(-paused_ms, kind="stable")[: own_time_rules.RIVALS + 1]
         yield "gc", rows, place_excess(steps, "gc", slots, group.members[rows])
 
@@ -484,7 +502,7 @@ def persistent_flags(
                 share < own_time_rules.SLOW_CORE_SHARE and _brief(whole, steps, slot)
             ):
                 whole = None
-        flag = max(in_places, key=lambda flag: flag.level_ms, default=whole)
+        flag = max(in_places, key=_level_ms, default=whole)
         if flag is not None:
             flag_of_slot[slot] = flag
     return flag_of_slot
@@ -494,9 +512,11 @@ def _undecided(of_whole: Mask, late: Mapping[OwnPlace, Mapping[int, StepFlag]], 
     """`of_whole`, (k, members), without the evaluations in which own time as a whole decides nothing: one
     member alone is late in it often, and that is the one that is late in a place."""
     undecided: Mask = of_whole.copy()
+    is_alone = (of_whole.sum(axis=1) == 1).tolist()
+    late_rank = members[of_whole.argmax(axis=1)].tolist()
     for number in {number for flags in late.values() for number in flags}:
         ranks = {flags[number].rank for flags in late.values() if number in flags}
-        if len(ranks) == 1 and members[of_whole[number]].tolist() == [*ranks]:
+        if is_alone[number] and ranks == {late_rank[number]}:
             undecided[number] = False
     return undecided
 
@@ -539,15 +559,15 @@ class _Windows:
         which, rows = np.nonzero(often & self._enough[:, None])
         if not len(which):
             return {}
-        late_rows, row_of = np.unique(rows, return_inverse=True)
-        row_of = row_of.reshape(-1)
+        late_rows = np.unique(rows)
+        row_of = np.searchsorted(late_rows, rows)
         if place is None:
             excess = steps.work_excess(slots, members[late_rows])
         else:
             excess = place_excess(steps, place, slots, members)[late_rows]
         over = self._windows(excess, which, row_of)
-        few = self._fewer(over, which, rows)
-        if not few.all():
+        if len(members) > own_time_rules.CANDIDATES:
+            few = self._fewer(over, which)
             which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
         first = onsets(over, own_time_rules.THRESHOLDS)
         wall = self._windows(self._wall[None], which, np.zeros(len(which), np.int64))
@@ -579,7 +599,7 @@ class _Windows:
         return flag_of_evaluation
 
     @staticmethod
-    def _fewer(over: Column, which: Indices, rows: Indices) -> Mask:
+    def _fewer(over: Column, which: Indices) -> Mask:
         """(k,) which candidates are considered, at most CANDIDATES at each evaluation."""
         taken: Mask = np.ones(len(which), bool)
         numbers, counts = np.unique(which, return_counts=True)

@@ -7,7 +7,7 @@ messages of the ranks, is behind `RanksOfHost`.
 from __future__ import annotations
 
 import socket
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +26,7 @@ from ddptop.host.rank_starts import RankStarts
 from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
 from ddptop.host.worker_calls import WorkerCalls
 from ddptop.protocol.limits import NS
-from ddptop.protocol.machine import Gpu
+from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Event, Scalar
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class RanksOfHost(Protocol):
 
         `keep`: False for a reading that is not recorded.
         """
+
+    def report_readings(
+        self, readings: Sequence[tuple[RankProcess, Message]], now_ns: int, *, keep: bool
+    ) -> None:
+        """Take readings of processes, as `report_message` takes each."""
 
     def note_death(self, now_ns: int) -> None:
         """A process has exited without a BYE: the other ranks are to be asked what they are doing."""
@@ -177,12 +182,7 @@ class HostWatch:
         self._report_calls(now_ns)
         self._report_asked(now_ns)
         self._report_disks(now_ns)
-        keep = now_ns >= self._keep_usage_ns
-        self._report_gpus(now_ns, keep)
-        for process, usage in self._usage.sample_usage(self._processes.living_processes(), now_ns):
-            throttled = bool(usage.throttled_pct)  # the verdict rests on each of these readings
-            self._ranks.report_message(usage, now_ns, about=process, keep=keep or throttled)
-            self._keep_usage_ns = next_second_ns(now_ns + USAGE_KEPT_NS - NS) if keep else self._keep_usage_ns
+        self._report_usage(now_ns)
         return True
 
     def _report_crash(self, process: RankProcess, now_ns: int) -> None:
@@ -294,14 +294,30 @@ class HostWatch:
                 Event("disk", now_ns, living[0].rank, -1, fields), now_ns, about=living[0]
             )
 
-    def _report_gpus(self, now_ns: int, keep: bool) -> None:
+    def _report_usage(self, now_ns: int) -> None:
+        """Readings of the ranks' processes and their GPUs."""
+        usages = self._usage.sample_usage(self._processes.living_processes(), now_ns)
+        readings: list[tuple[RankProcess, Gpu | Usage]] = [*self._gpu_readings(now_ns), *usages]
+        is_kept = now_ns >= self._keep_usage_ns
+        if is_kept and usages:
+            self._keep_usage_ns = next_second_ns(now_ns + USAGE_KEPT_NS - NS)
+        for keep in (True, False):
+            # Of a throttled rank the verdict rests on each of these readings.
+            of_kind = [
+                (process, reading)
+                for process, reading in readings
+                if keep is (is_kept or bool(isinstance(reading, Usage) and reading.throttled_pct))
+            ]
+            self._ranks.report_readings(of_kind, now_ns, keep=keep)
+
+    def _gpu_readings(self, now_ns: int) -> list[tuple[RankProcess, Gpu]]:
         """The newest NVML readings of the GPUs that the ranks of this host use."""
         used = {process: self._ranks.bus_id_of(process) for process in self._processes.living_processes()}
         # All at once: NVML is read by a thread of its own, and the newest reading is taken here.
         self._gpus.request_gpus(bus_id for bus_id in used.values() if bus_id)
-        for process, bus_id in used.items():
-            reading = self._gpus.newest_reading(bus_id)
-            if reading is not None:
-                self._ranks.report_message(
-                    Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep
-                )
+        newest = ((process, self._gpus.newest_reading(bus_id)) for process, bus_id in used.items())
+        return [
+            (process, Gpu(**asdict(reading), t_ns=now_ns))
+            for process, reading in newest
+            if reading is not None
+        ]

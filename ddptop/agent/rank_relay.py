@@ -7,7 +7,7 @@ HELLOs of processes whose exit the collector does not know, and which of them ha
 from __future__ import annotations
 
 import socket
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -145,6 +145,13 @@ class RankRelay:
         relayed = self._sessions.get(about.session)
         if relayed is not None and isinstance(message, Event) and message.kind in FINAL:
             relayed.reported = number
+
+    def report_readings(
+        self, readings: Sequence[tuple[RankProcess, Message]], now_ns: int, *, keep: bool
+    ) -> None:
+        """Report readings of processes."""
+        for process, reading in readings:
+            self.report_message(reading, now_ns, about=process, keep=keep)
 
     def note_death(self, now_ns: int) -> None:
         """Nothing: the collector asks the other ranks, once it has the report."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
-from ddptop.protocol.message_run import READINGS, EncodedRun
+from ddptop.protocol.message_run import READINGS, EncodedRun, MessageRun
 from ddptop.protocol.messages import (
     WELL,
     Bye,
@@ -138,6 +138,22 @@ class Intake:
             self._keep_message(received, encode(message))
         else:
             self._feed_reducer(received)
+
+    def report_readings(
+        self, readings: Sequence[tuple[RankProcess, Message]], now_ns: int, *, keep: bool
+    ) -> None:
+        """Readings of ranks' processes, taken together."""
+        if not readings:
+            return
+        messages = [
+            Received(now_ns, process.rank, process.session, 0, reading) for process, reading in readings
+        ]
+        if keep:
+            run = EncodedRun.of_encoded([(received, encode(received.message)) for received in messages])
+            self._take_quiet(run, 0, len(run))
+        else:
+            with self._errors:
+                self._reducer.feed_run(MessageRun.of(messages), 0, self._errors.note_exception)
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO that a process has left in a file, since no collector read it; whether it fits."""

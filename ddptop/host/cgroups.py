@@ -8,11 +8,18 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-class CpuQuota:
-    """The CPU quota of the cgroup that a process is in, version 1 or 2."""
+def quota_file(pid: int) -> Path | None:
+    """Where the kernel counts how the CPU quota of the cgroup that a process is in, version 1 or 2, is used;
+    None: nowhere."""
+    return cgroup_file(pid, "cpu", ("cpu.stat",))
 
-    def __init__(self, pid: int) -> None:
-        self._path = cgroup_file(pid, "cpu", ("cpu.stat",))
+
+class CpuQuota:
+    """The CPU quota of a cgroup."""
+
+    def __init__(self, file: Path | None) -> None:
+        """`file`: as `quota_file` gives it."""
+        self._path = file
         self._before: tuple[int, int] | None = None
 
     def throttled_pct(self) -> float | None:

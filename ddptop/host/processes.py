@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
 
 class ProcessStatus(NamedTuple):
     """A process as the kernel reports it."""
@@ -34,6 +36,8 @@ class ProcessStatus(NamedTuple):
     """Pages that had to be read from disk, of all its threads."""
     processor: int = 0
     """Where its main thread runs, or ran last."""
+    resident_bytes: int = 0
+    """Of its memory, what is in RAM."""
 
 
 def boot_id() -> str:
@@ -69,7 +73,7 @@ def process_start(pid: int) -> int | None:
 def process_status(pid: int) -> ProcessStatus | None:
     """State of a process, a zombie's included; None if there is none, or no /proc.
 
-    Fields 3, 4, 12, 14, 15, 22, 39 and 52 of /proc/PID/stat, proc(5).
+    Fields 3, 4, 12, 14, 15, 22, 24, 39 and 52 of /proc/PID/stat, proc(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -78,8 +82,10 @@ def process_status(pid: int) -> ProcessStatus | None:
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
     cpu_ticks, exit_status = int(fields[11]) + int(fields[12]), int(fields[49])
     started, parent, major_faults = int(fields[19]), int(fields[1]), int(fields[9])
-    processor = int(fields[36])
-    return ProcessStatus(fields[0].decode(), started, exit_status, parent, cpu_ticks, major_faults, processor)
+    state, processor, resident_bytes = fields[0].decode(), int(fields[36]), int(fields[21]) * PAGE_BYTES
+    return ProcessStatus(
+        state, started, exit_status, parent, cpu_ticks, major_faults, processor, resident_bytes
+    )
 
 
 MAX_ANCESTORS = 64

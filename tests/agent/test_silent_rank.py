@@ -28,6 +28,9 @@ class Ranks:
         if isinstance(message, Event):
             self.events.append(message)
 
+    def report_readings(self, readings: Any, now_ns: int, *, keep: bool) -> None:
+        pass
+
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
         t_ns = time.monotonic_ns() - self.silent_since_ns[process.pid]
         return 3, progress(t_ns, 3)

@@ -26,12 +26,9 @@ from ddptop.protocol.machine import Usage
 from tests.processes import until
 
 
-def test_the_share_of_throttled_periods_is_that_since_the_last_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_of_throttled_periods_is_that_since_the_last_call(tmp_path: Path) -> None:
     statistics = tmp_path / "cpu.stat"
-    monkeypatch.setattr(cgroups, "cgroup_file", lambda *_: statistics)
-    quota, shares = CpuQuota(1), []
+    quota, shares = CpuQuota(statistics), []
     for periods, throttled in ((10, 2), (20, 6), (20, 6)):
         statistics.write_text(f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 5\n")
         shares.append(quota.throttled_pct())

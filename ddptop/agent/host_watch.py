@@ -67,7 +67,8 @@ class RanksOfHost(Protocol):
         """A process has exited without a BYE: the other ranks are to be asked what they are doing."""
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
+        """For the process of a session: steps whose rows have arrived, and steps that it has finished at
+        least."""
 
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
         """Its step and newest heartbeat; (0, None) where another process has its rank by now."""
@@ -269,7 +270,7 @@ class HostWatch:
         return progress is not None and now_ns - progress.t_ns > SILENT_NS
 
     def _report_calls(self, now_ns: int) -> None:
-        """Where in their code workers and silent ranks are that have been read."""
+        """Report where workers and silent ranks are in their code, of those that have been read."""
         for process, call in self._calls.take_calls(now_ns):
             fields: dict[str, Scalar] = {"session": process.session, **call}
             event = Event("worker_call", now_ns, process.rank, -1, fields)

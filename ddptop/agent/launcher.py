@@ -94,7 +94,8 @@ class Arguments:
 
     @property
     def launcher_pid(self) -> int:
-        """Of the process from which the ranks descend; it has started this one, too, if it is ours."""
+        """The process from which the ranks descend. If it is a launcher of ours, it has started this process,
+        too."""
         return os.getppid() if self.alone is None else self.alone[0]
 
     def make_run(self, state: RunOutcome, started_at: float, now_ns: int, exit_code: int | None) -> Run:

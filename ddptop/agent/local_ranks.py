@@ -98,7 +98,7 @@ class LocalRanks:
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
-        """For a poller."""
+        """The socket to poll for messages of ranks."""
         return self._receiver.socket
 
     def bind_again(self, directory: Path) -> None:
@@ -154,7 +154,8 @@ class LocalRanks:
         self._session_of[hello.rank] = hello.session
 
     def recall_sender(self, received: Received, now_ns: int) -> None:
-        """As `note_sender`, for a message that a collector or an agent before this one has received."""
+        """Note the sender of a message that a collector or an agent before this one has received, as
+        `note_sender`."""
         self.note_sender(received, now_ns)
         if isinstance(received.message, Hello):
             self._admission.recall_hello(received.message)

@@ -110,7 +110,7 @@ class LocalRecording:
         self._writer.flush()
 
     def skip_to_end(self) -> None:
-        """What is in the file up to here need not be read back."""
+        """Do not read back what is in the file up to here."""
         self._writer.flush()
         self._read_to = self.size_bytes
 

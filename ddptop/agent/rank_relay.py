@@ -157,7 +157,8 @@ class RankRelay:
         """Nothing: the collector asks the other ranks, once it has the report."""
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
+        """For the process of a session: steps whose rows have arrived, and steps that it has finished at
+        least."""
         relayed = self._sessions.get(session)
         if relayed is None:
             return 0, 0
@@ -235,7 +236,7 @@ class RankRelay:
             session.said_bye = self._changed = True
 
     def _thin_steps(self, received: Received, steps: Steps, body: bytes) -> tuple[Received, bytes]:
-        """Without the bucket detail that the collector does not want at present."""
+        """The message without the bucket detail that the collector does not want at present."""
         thin = self._sender.thin
         if not thin:
             return received, body

@@ -188,7 +188,7 @@ class Agent:
         self._update_run_file(now_ns)
 
     def _recording_path(self, name: str) -> Path | None:
-        """Of a local recording: in the folder of recordings, named after run and host."""
+        """The path of a local recording: in the folder of recordings, named after run and host."""
         if self._arguments.record is None:
             return None
         try:
@@ -359,7 +359,7 @@ class Agent:
         )
 
     def _run_message(self, state: RunOutcome, now_ns: int) -> Run:
-        """For a local recording."""
+        """The message about the run for a local recording."""
         return self._arguments.make_run(state, self._started_at, now_ns, self._pipe.exit_code)
 
     def _tell_person(self, kind: str, text: str) -> None:

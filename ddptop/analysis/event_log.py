@@ -96,7 +96,7 @@ class EventLog:
             self._entries = [each_entry for each_entry in self._entries if id(each_entry) in kept]
 
     def _newest(self) -> list[_Entry]:
-        """By time, not by order of arrival: a batch of steps is about an earlier time."""
+        """The newest entries by time, not by order of arrival: a batch of steps is about an earlier time."""
         return sorted(self._entries, key=lambda one: one.unix_s)[-self.kept :]
 
     def all(self) -> tuple[LoggedEvent, ...]:

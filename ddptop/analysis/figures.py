@@ -51,7 +51,7 @@ class StepFlag(NamedTuple):
         return self.ranks[0]
 
     def led_by(self, rank: int) -> StepFlag:
-        """The same with this rank first: of two equally late ones the main straggler stays the same."""
+        """The flag with this rank first: of two equally late ones the main straggler stays the same."""
         if self.ranks[0] == rank:  # usually
             return self
         order = sorted(self.ranks, key=lambda one: one != rank)
@@ -66,7 +66,7 @@ class StepFlag(NamedTuple):
 
 
 class StepVerdict(NamedTuple):
-    """What every step's own times say from one change to the next."""
+    """What the own times of every step say, until the next change."""
 
     since: int
     """Slot of the evaluation that changed it."""

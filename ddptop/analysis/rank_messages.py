@@ -51,7 +51,7 @@ _NO_READINGS: Integers = np.empty((6, 0), np.int64)
 
 
 class _Senders(NamedTuple):
-    """Of n messages, whose they are; (n,) each."""
+    """The senders of n messages; (n,) each."""
 
     rows: Integers
     """Of their sessions in `RunState.session_table`; -1: not known."""
@@ -448,7 +448,7 @@ class BatchOffsets:
     """What CLOCKs say of the hosts' clocks, before a batch of messages and at each place in it."""
 
     def __init__(self, state: RunState) -> None:
-        """To be made before the CLOCKs of the batch are taken."""
+        """Read the hosts' clocks as they are; to be made before the CLOCKs of the batch are taken."""
         hosts = [*state.hellos.of_hosts]
         self._host_of = state.hellos.host_at
         """(ranks,) which of the hosts each rank is on; -1: not known."""

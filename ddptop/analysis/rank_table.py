@@ -200,7 +200,7 @@ class NewestReadings:
         return self._columns[NAMES[self.kind].index(name)]
 
     def sent(self, ranks: Indices) -> dict[str, list[Any]]:
-        """By field what these ranks have sent; None: nothing."""
+        """What these ranks have sent, by field; None: nothing."""
         self._allocate()
         unknown = np.flatnonzero(~self.is_known[ranks]).tolist()
         fields = {}

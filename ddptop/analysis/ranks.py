@@ -277,7 +277,7 @@ class RankState:
 
     @property
     def host(self) -> str:
-        """Where its process runs; empty before its HELLO."""
+        """The host on which its process runs; empty before its HELLO."""
         return self.hello.host if self.hello else ""
 
     @property

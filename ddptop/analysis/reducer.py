@@ -94,7 +94,7 @@ class Reducer:
 
     @property
     def complete_step(self) -> int | None:
-        """As in `state`."""
+        """The newest complete step; None: there is none."""
         return self._state.complete_step
 
     def stalled_since(self, now_ns: int) -> int | None:

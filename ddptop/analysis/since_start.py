@@ -68,7 +68,8 @@ def recall_since_start(state: RunState, known: SinceStart) -> None:
 
 
 def _bad_losses(rank: int, member: RankState) -> list[BadLoss]:
-    """Those that go on first: `_recall_bad_loss` compares the others with what it has put back."""
+    """The stretches of bad losses of a rank, the one that goes on first: `_recall_bad_loss` compares the
+    others with what it has put back."""
     losses = []
     if member.bad_loss_step is not None:
         losses.append(BadLoss(rank, member.bad_loss_step, member.bad_loss_ns, UNKNOWN, UNKNOWN))

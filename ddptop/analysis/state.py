@@ -355,8 +355,8 @@ class RunState:
         return self.hellos.host
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished
-        at least, by its heartbeats)."""
+        """For the process of a session: steps whose rows have arrived or are known to be lost, and steps that
+        it has finished at least, by its heartbeats."""
         rank_session = self.sessions.get(session)
         if rank_session is None or rank_session.rank >= self.world:
             return 0, 0

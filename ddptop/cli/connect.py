@@ -39,7 +39,7 @@ WAIT_S = 2.0
 
 
 class Target(NamedTuple):
-    """Where a run is, and which one is meant; None: the only live one."""
+    """Where a run is, and which of the runs there is meant (None: the only live one)."""
 
     remote: Remote
     run: str | None
@@ -186,7 +186,7 @@ def _connect_source(target: Target, wait_s: float) -> RemoteSource:
 
 
 def _on_node(target: Target, host: str) -> Target:
-    """The same job, on the node where the collector runs."""
+    """The target on the node where the collector of the job runs."""
     command = (*target.remote.first, f"--nodelist={host}")
     return target._replace(remote=replace(target.remote, first=command, again=command))
 

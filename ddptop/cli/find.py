@@ -62,7 +62,7 @@ def with_collector(running: Sequence[RunFile]) -> Sequence[RunFile]:
 
 
 def collected_elsewhere(run: RunFile) -> str:
-    """Of a run with only an agent on this host: where it is shown."""
+    """Where a run is shown that has only an agent on this host, in a sentence."""
     if not run.collector_host:
         return f"run {run.name} is collected on another host, which is not known here yet"
     host = run.collector_host

@@ -283,7 +283,8 @@ class LaunchOptions:
         return cls.from_parsed(parser.parse_args(words))
 
     def as_environment(self, name: str) -> dict[str, str]:
-        """The same as variables, for a process that reads them with `add_options`; `name`: of the run."""
+        """The options as environment variables, for a process that reads them with `add_options`; `name`: of
+        the run."""
         return replace(self, name=name)._variables_of(OPTIONS)
 
     def variables_for(self, reader: Literal["ranks", "collector in secret"]) -> dict[str, str]:
@@ -300,7 +301,7 @@ class LaunchOptions:
         return {_variable_name(name): text for name, text in self._texts_of(names).items()}
 
     def _texts_of(self, names: Iterable[str]) -> dict[str, str]:
-        """Of these options those that have a value, as the text that gives it."""
+        """The options of these names that have a value, as the text that gives it."""
         values = {name: getattr(self, name) for name in names}
         return {name: _value_text(value) for name, value in values.items() if value is not None}
 

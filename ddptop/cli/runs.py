@@ -66,7 +66,7 @@ def table_lines(entries: Sequence[RunChoice]) -> list[str]:
 
 
 def _describe_place(entry: RunChoice) -> str:
-    """Where it is recorded or collected; and why the recording stopped before the end."""
+    """Where a run is recorded or collected, and why the recording stopped before the end."""
     if entry.note is not None and entry.note.startswith(RECORDING_STOPPED):
         return f"{entry.path} ({entry.note})"
     return (entry.note if entry.live else None) or entry.path or "-"

@@ -145,7 +145,7 @@ def how_to_watch(name: str, host: str | None = None, *, here: bool = True, liste
 
 
 def where_recorded(address: CollectorAddress) -> str:
-    """For the hosts that the collector is not on."""
+    """Where the run is recorded, in a sentence for the hosts that the collector is not on."""
     return f"recorded on {address.host}, {how_to_watch(address.name, address.host, here=False)}"
 
 
@@ -228,7 +228,7 @@ class Announcement:
         self._thread.start()
 
     def stop_waiting(self) -> None:
-        """There is no more to wait for."""
+        """End the thread that waits: there is no more to wait for."""
         self._ending.set()
         self._thread.join(1.0)
 

@@ -36,7 +36,7 @@ class Listen(NamedTuple):
 
     @classmethod
     def parse_text(cls, text: str) -> Listen:
-        """Of `HOST:PORT` or `[ADDRESS]:PORT`. Raises ValueError."""
+        """The address in `HOST:PORT` or `[ADDRESS]:PORT`. Raises ValueError."""
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65_535:
             raise ValueError(f"{text!r} is not ADDRESS:PORT")

@@ -171,7 +171,8 @@ class Intake:
         return str(self._reducer.state.cards.get(process.rank, {}).get("gpu.bus_id") or "")
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
+        """For the process of a session: steps whose rows have arrived, and steps that it has finished at
+        least."""
         return self._reducer.state.steps_of(session)
 
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:

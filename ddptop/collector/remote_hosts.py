@@ -120,7 +120,7 @@ class RemoteHosts:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """For a poller."""
+        """The sockets to poll for agents."""
         return [self._gate.socket, self.receiver.socket]
 
     @property
@@ -139,7 +139,8 @@ class RemoteHosts:
         return self.receiver.emptied
 
     def receive_relayed(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
-        """As `BundleReceiver.drain_bundles`. What agents report of a rank's process is as of that rank."""
+        """The messages in the bundles that have arrived (`BundleReceiver.drain_bundles`). What agents report
+        of a rank's process is as of that rank."""
         # Questions first: who is let in now may send in this round.
         self._gate.answer_questions()
         arrived = self.receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once)
@@ -186,8 +187,8 @@ class RemoteHosts:
         self._own_host = OwnHost(self._run_id, report, processes)
 
     def check_hosts(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
-        """At the end of a round: report this host's usage; ask the agents for less, or more, detail; now and
-        then give free memory back.
+        """End a round: report this host's usage; ask the agents for less, or more, detail; now and then give
+        free memory back.
 
         `emptied`: all that had arrived was read; `interrupted`: this process had not run for a while.
         """

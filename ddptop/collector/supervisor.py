@@ -124,7 +124,7 @@ class CollectorSupervisor:
 
     @property
     def pid(self) -> int:
-        """Of the collector that was started last; 0: there is none."""
+        """The pid of the collector that was started last; 0: none was."""
         return 0 if self.process is None else self.process.pid
 
     def report_exits(self, exits: Sequence[tuple[int, int]]) -> None:

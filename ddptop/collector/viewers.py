@@ -68,7 +68,7 @@ class LiveFrames:
         """`RunState.happened` when it was made."""
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
-        """As of a `FrameMaker`."""
+        """A frame, as `FrameMaker` describes it; of many ranks it may be the last one with new reports."""
         now_ns, plain = time.monotonic_ns(), focus is None and not want
         self._positions.ask_wanted(want, now_ns)
         failed, self._failed = self._failed, None

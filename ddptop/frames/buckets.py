@@ -15,7 +15,7 @@ class Reduced(Protocol):
 
     @property
     def bytes(self) -> int | None:
-        """On the wire; None where a hook hides it."""
+        """Bytes that an all-reduce of it sends; None where a hook hides them."""
 
     @property
     def launches(self) -> float | None:

@@ -106,7 +106,7 @@ MOST = 1e18
 
 @cache
 def _range_of(name: str) -> tuple[float, float]:
-    """Between which numbers those in a field of this name are; NaN is in no field."""
+    """The least and the largest number in a field of this name; NaN is in no field."""
     if name in MOMENTS:
         return FIRST_MOMENT_S, LAST_MOMENT_S
     most = MOST_S if name.endswith("_s") else MOST

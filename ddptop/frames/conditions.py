@@ -550,7 +550,7 @@ def say(kind: str, case: str = "", /, **values: object) -> str:
 
 
 def say_stall(kind: StallKind, case: str = "", /, **values: object) -> str:
-    """Likewise the sentence of a kind of stall."""
+    """The sentence of a kind of stall, in one of its cases, with these values."""
     return _fill_in_sentence(STALLS[kind], case, values)
 
 

@@ -386,7 +386,7 @@ class Figure:
 
 
 def _write_longer(value: float | None) -> str:
-    """By how much a time is longer than the usual one: a shorter one is none."""
+    """How much longer than usual a time is, as text; one that is shorter is 0."""
     return fixed(value if value is None else max(value, 0.0))  # NaN stays NaN in this order
 
 

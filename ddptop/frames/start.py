@@ -127,8 +127,8 @@ class AlikeRanks:
         return min((member.since_s for member in self.members if member.since_s is not None), default=None)
 
     def time_range(self, name: str) -> tuple[float, float] | None:
-        """When the first and the last of them came to a milestone, by its field of `RankStart`; None: not
-        known of any."""
+        """When the first and the last of these ranks came to a milestone, by its field of `RankStart`; None:
+        known of no rank."""
         times_s = [time_s for member in self.members if (time_s := getattr(member, name)) is not None]
         return (min(times_s), max(times_s)) if times_s else None
 

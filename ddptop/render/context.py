@@ -92,7 +92,7 @@ class RenderContext:
 
     @cached_property
     def activity_words(self) -> Mapping[int, str]:
-        """By rank what it does in a step that lasts far longer than usual, in a word."""
+        """What each rank does in a step that lasts far longer than usual, in a word; by rank."""
         return {
             rank: SHORT_WORDS.get(activity.kind, "busy")
             for activity in self.frame.activities

@@ -305,7 +305,7 @@ class EvidencePage:
 
 
 def _positions_of(stall: Stall) -> tuple[list[RankPosition], list[RankPosition]]:
-    """Of the ranks that it is due to, and of the others."""
+    """The positions of the ranks that the stall is due to, and of the others."""
     responsible = [position for position in stall.positions if position.rank in stall.ranks]
     return responsible, [position for position in stall.positions if position.rank not in stall.ranks]
 

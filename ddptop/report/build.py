@@ -352,7 +352,7 @@ def _choose_stretches(recording: Recording, steps: int, stalls: list[tuple[int, 
 
 
 def _join_ranges(ranges: Iterable[range]) -> Iterator[range]:
-    """Those that follow each other without a gap as one: blocks are decoded together."""
+    """The ranges of blocks, with those that follow each other as one: blocks are decoded together."""
     whole = range(0)
     for blocks in ranges:
         if whole and blocks.start == whole.stop:

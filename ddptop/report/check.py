@@ -115,7 +115,7 @@ def measure_recording(recording: Recording, name: str) -> Measured:
 
 
 def figures_of_report(report: Report) -> Mapping[str, float | None]:
-    """Those of a whole run, by name."""
+    """The checked figures of a whole run, by name."""
     return {
         "lost_pct": None if report.ledger is None else report.ledger.run.lost_pct,
         "straggler_pct": report.cost.flagged_pct,
@@ -193,7 +193,7 @@ def against_limits(new: Measured, limits: Mapping[str, float]) -> list[Result]:
 
 
 def overall_outcome(results: Sequence[Result]) -> Outcome:
-    """Of the check as a whole."""
+    """The outcome of the check as a whole."""
     if any(result.outcome == "regression" for result in results):
         return "regression"
     return (
@@ -202,7 +202,7 @@ def overall_outcome(results: Sequence[Result]) -> Outcome:
 
 
 def _confidence_of(name: str, count: int) -> float:
-    """Of a figure's interval, where `count` figures by step are compared."""
+    """The confidence of a figure's interval, where `count` figures by step are compared."""
     return STEP_CONFIDENCE if name == "step_ms" else 1 - (1 - STEP_CONFIDENCE) / max(1, count - 1)
 
 

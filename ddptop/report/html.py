@@ -175,7 +175,7 @@ def _bill_of(report: Report) -> Bill | None:
 
 
 def _draw_verdict(report: Report) -> str:
-    """As on the screen: behind an edge in the colour of each finding."""
+    """The findings, as on the screen behind an edge in the colour of each."""
     parts = []
     for finding in report.verdict:
         sentence = _escape_text(f"{SIGNS[finding.sign]} {finding.sentence}")
@@ -186,7 +186,7 @@ def _draw_verdict(report: Report) -> str:
 
 
 def _draw_bill(report: Report) -> str:
-    """The same three parts as on the page of text, without the bar."""
+    """The parts of the bill that the page of text has, without its bar."""
     bill = _bill_of(report)
     if report.ledger is None:
         return "" if report.communication.step_ms is None else _make_paragraphs([NOT_KNOWN])
@@ -312,7 +312,7 @@ def _draw_advice(report: Report) -> str:
 
 
 def _draw_table(columns: Sequence[TableColumn], rows: int) -> str:
-    """On a phone each row is a block of lines, with the titles before the figures."""
+    """A table. On a phone each row is a block of lines, with the titles before the figures."""
 
     def draw_cell(column: TableColumn, row: int) -> str:
         title, text = _escape_text(column.title), _escape_text(column.cell(row)[0])

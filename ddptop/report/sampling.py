@@ -384,7 +384,7 @@ class Incidents:
             self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)
 
     def _forget_explained(self, frame: Frame) -> None:
-        """Of the present processes only the deaths that an end from outside does not explain are deaths."""
+        """Forget the deaths of the present processes that an end from outside explains."""
         for rank, pid in enumerate(frame.ranks.pid):
             process = (frame.group.incarnation, rank, int(pid) if isfinite(pid) else None)
             self._deaths.pop(process, None)

@@ -439,7 +439,7 @@ def _summarize_straggler(
 
 
 def _mean_ms_by_phase(flagged: _FlaggedTime) -> dict[str, float]:
-    """By phase, how much longer than the others it takes."""
+    """How much longer than the others it takes, by phase."""
 
     def mean_of(phase: StepPhase) -> float:
         return flagged.mean(lambda straggler: straggler.parts_ms.get(phase))

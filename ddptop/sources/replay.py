@@ -33,7 +33,7 @@ def frame_at(path: Path, step: int | None) -> Frame:
 
 
 def frame_of(recording: Recording, step: int | None) -> Frame:
-    """As `frame_at`, of an open recording."""
+    """The frame of an open recording at a step, as `frame_at` gives it."""
     with gc_paused():
         player = Player(recording, next_ns=recording.end_ns if step is None else 0)
         if step is None:

@@ -63,6 +63,6 @@ class RequestPace:
         self.pause_s = min(2 * max(self.pause_s, PAUSE_S[0]), PAUSE_S[1])
 
     def ms_until_request(self, now_s: float) -> int:
-        """Until the next request may be due: so long to wait for a frame."""
+        """How long to wait for a frame before the next request may be due."""
         left_s = self._asked_s + self.pause_s - now_s
         return POLL_MS if self.is_owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s))

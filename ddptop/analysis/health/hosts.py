@@ -167,7 +167,8 @@ def quiet_hosts(state: RunState, now_ns: int) -> set[str]:
 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
-    """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
+    """The ranks whose exit is not known on each host that has an agent and is unreachable or lost; by
+    host."""
     silent = {name for name, host_state in hosts.items() if host_state in SILENT_STATES}
     names = {name for name in silent if state.hosts.is_remote(name)}
     return (

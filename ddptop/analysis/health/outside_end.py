@@ -79,7 +79,8 @@ def _goes_on(state: RunState, end: OutsideEnd) -> bool:
 
 
 def _known_from_ranks(state: RunState) -> OutsideEnd | None:
-    """Of a run without a launcher of ours: all ranks have exited together, by a signal to all of them."""
+    """The end from outside of a run without a launcher of ours: all ranks have exited together, by a signal
+    to all of them. None: they have not."""
     ended = [state.ranks[rank] for rank in state.ended]
     if not ended or len(ended) < state.world or not all(rank_state.ended_badly for rank_state in ended):
         return None

@@ -40,7 +40,7 @@ class Preflight:
         self._is_due, self._since_s = True, self._since_s or unix_s
 
     def alert(self, cards: Cards, hosts: tuple[str, ...]) -> Alert | None:
-        """What is found first; None: nothing is. `hosts`: of each rank its host."""
+        """The first thing that is wrong before training; None: nothing is. `hosts`: the host of each rank."""
         if self._is_due:
             self._is_due = False
             cards = {rank: card for rank, card in sorted(cards.items()) if rank < len(hosts)}

@@ -272,7 +272,7 @@ class SkippedBackwards:
 
     @property
     def waits(self) -> bool:
-        """As `Synchronisation.waits`."""
+        """Whether reports wait for those of other ranks."""
         return bool(self._steps)
 
     def complete(self, step: int) -> None:

@@ -66,7 +66,8 @@ def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | No
 
 
 def _dearest(ledger: Ledger, cost: SkewCost) -> Straggler | None:
-    """By one of the ledger's two costs."""
+    """The flagged rank that costs most by one of the ledger's two costs (run, last minutes); None: none is
+    flagged."""
     n_ranks = len(ledger.ranks.elapsed_s)
     dear_s = sum(waited.dear_rank_seconds for waited in cost.waited_for)
     flagged = [
@@ -137,7 +138,7 @@ def _cost_pct(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> float:
 
 
 def cost_of_others_pct(rank_seconds: float, over_s: float, n_ranks: int) -> float:
-    """By how much of the time the run would be shorter: what the others waited, a mean over them."""
+    """By what share of the time the run would be shorter: the mean over the others of what they waited."""
     return min(100.0, 100 * rank_seconds / max(1, n_ranks - 1) / over_s) if over_s > 0 else 0.0
 
 

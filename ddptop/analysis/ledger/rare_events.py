@@ -54,7 +54,7 @@ class _DearPlace:
         add_dear(self.of_run.dear, wait.step, wait.end_s, wait.longest_ms, wait.rank_ms)
 
     def recent_sum(self) -> WaitSum:
-        """Of the last minutes."""
+        """The sum of the waits of the last minutes."""
         sums, newest_s = WaitSum(), self.recent[-1].end_s
         for wait in self.recent:
             if wait.end_s >= newest_s - RECENT_S:

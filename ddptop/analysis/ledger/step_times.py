@@ -117,7 +117,8 @@ TAIL = [PLACES.index("optimizer"), PLACES.index("before_optimizer")]
 
 
 def exact(ms: Column) -> Column:
-    """The same to 2^-10 ms, a microsecond: sums of such numbers do not depend on their order."""
+    """Milliseconds rounded to 2^-10 ms, about a microsecond: sums of such numbers do not depend on their
+    order."""
     return np.asarray(np.rint(ms * 1024.0) / 1024.0)
 
 

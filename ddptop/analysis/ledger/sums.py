@@ -186,12 +186,12 @@ class TimeBin:
 
     @property
     def scale(self) -> float:
-        """What is to be added of each second in steps of usual length for the steps that were left out."""
+        """Seconds to add to each second in steps of usual length, for the steps that were left out."""
         return self.left_out_ms / self.usual_total_ms if self.usual_total_ms > 0 else 0.0
 
     @property
     def waited_ms(self) -> float:
-        """With the share of steps that were left out."""
+        """What was waited, with the share of steps that were left out."""
         return self.other_ms + self.usual_ms * (1 + self.scale)
 
 
@@ -645,8 +645,9 @@ def _median_of_few(values: Sequence[float]) -> float:
 def _dear_sums(
     step: Integers, longest: Column, total: Column, numbers: Column, end_s: Column
 ) -> dict[int, DearSum]:
-    """By power of two of the longest wait; (waits,) of each wait its step, and how long one rank and all
-    ranks waited. A step may have several waits for the same rank: for gradients and in other collectives."""
+    """The sums over dear waits, by power of two of the longest wait. Of each wait, (waits,): its step, and
+    how long one rank and all ranks waited. A step may have several waits for the same rank: for gradients and
+    in other collectives."""
     sums: dict[int, DearSum] = {}
     for at in np.unique(step).tolist():
         of_step = step == at
@@ -676,8 +677,8 @@ def _dear_waits(waits: Sequence[StepWaits], numbers: Column, end_s: Column, is_d
 
 
 def _sums_by_bin(places: Column, columns: Column) -> Iterator[tuple[int, list[float]]]:
-    """By number of the bin the sums over the steps that ended in it. `places`: (n,) when each step ended, in
-    lengths of a bin; a clock that is set back moves no step to an earlier bin."""
+    """Number of each bin, and the sums over the steps that ended in it. `places`: (n,) when each step ended,
+    in lengths of a bin; a clock that is set back moves no step to an earlier bin."""
     numbers = np.maximum.accumulate(np.floor(places).astype(np.int64))
     begins = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
     sums = np.add.reduceat(columns, begins, axis=1)
@@ -692,7 +693,7 @@ def _wait_sums(
     is_dear: Mask,
     bins: Integers,
 ) -> Iterator[tuple[int, WaitSums]]:
-    """By number of the bin, what was waited in its steps for each rank and place. (n,) of each step its
+    """Number of each bin, and what was waited in its steps for each rank and place. Of each step, (n,): its
     number, its end, whether it has the usual length, whether it is dear, and its bin."""
     if not waits:
         return

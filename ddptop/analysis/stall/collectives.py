@@ -130,7 +130,8 @@ def find_fatal_sides(
 
 
 def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> list[FatalSide]:
-    """Of these ranks one of the smallest side and one of the largest; empty: all are in the same collective.
+    """One rank of the smallest side and one of the largest among these ranks; empty: all are in the same
+    collective.
 
     Compared are ranks in the collective of the same number in the same group, as stalls are.
     The rank that was aborted has a smaller tensor than what it received: it counts for the smallest one.
@@ -153,7 +154,7 @@ def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> li
 
 
 def _n_bytes(op: Operation) -> int:
-    """Of its tensors."""
+    """Bytes of a collective's tensors."""
     numbers = [
         [int(n) for n in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([\d, ]*)\]", op.sizes)
     ]

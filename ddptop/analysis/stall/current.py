@@ -194,7 +194,7 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
 
 
 def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: int) -> Diagnosis | None:
-    """As `stall_diagnosis`, whatever stall the run was in when a rank ended."""
+    """What a run was stuck in when a rank ended, whatever its stall; None: nothing."""
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
         return _diagnose_start(state, now_ns)
@@ -253,7 +253,7 @@ MOST_CUT_OFF_NS = 30 * NS
 
 
 def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int]:
-    """Those of these ranks that are out of reach, now or moments before.
+    """The ranks among these that are out of reach, now or moments before.
 
     Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """

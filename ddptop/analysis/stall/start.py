@@ -117,8 +117,8 @@ def start_of(state: RunState) -> StartStatus | None:
 
 
 def _times(state: RunState, rank: int) -> dict[str, float]:
-    """Of the milestones that a rank has passed, as the fields of `RankStart`: as it has reported them, else
-    when its heartbeats showed them."""
+    """When a rank passed each milestone, by field of `RankStart`: as it has reported it, else when its
+    heartbeats showed it."""
     reported, seen_ns = state.ranks[rank].milestones, state.start.reached_ns[rank]
     times_s = {}
     for name in TIMES:
@@ -132,7 +132,8 @@ def _times(state: RunState, rank: int) -> dict[str, float]:
 
 
 def position_in_start(state: RunState, rank: int, now_ns: int) -> RankPosition | None:
-    """What a rank does where it is now; None: all have finished a step, or there is no such rank."""
+    """What a rank does at its place in the start; None: all have finished a step, or there is no such
+    rank."""
     if state.start.positions is None or state.complete_step is not None or rank >= len(state.start.since_ns):
         return None
     return rank_position(state, rank, now_ns, since_ns=int(state.start.since_ns[rank]))

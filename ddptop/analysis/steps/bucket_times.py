@@ -141,7 +141,8 @@ def _launches_of_passes(passes: Integers) -> list[slice | Integers]:
 
 
 def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
-    """Of some steps the bucket numbers that every rank launched, in order; None without complete detail.
+    """The bucket numbers that every rank launched in each of these steps, in order; None without complete
+    detail.
 
     Detail is complete when all ranks with inputs sent it, with the same layout and order.
     """

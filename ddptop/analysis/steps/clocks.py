@@ -75,7 +75,8 @@ class HostClocks:
         self.take_columns((clock.host,), np.array([[*_FIELDS(clock), t_ns]], np.int64).T)
 
     def take_columns(self, hosts: Sequence[str], clocks: NDArray[np.int64]) -> None:
-        """Such comparisons in the order of their arrival: (n,) hosts, (6, n) CLOCK_FIELDS and arrivals."""
+        """Take comparisons of clocks in the order of their arrival: (n,) hosts, (6, n) CLOCK_FIELDS and
+        arrivals."""
         place = self._place
         new = [host for host in dict.fromkeys(hosts) if host not in place]
         place.update(zip(new, range(2 + len(place), 2 + len(place) + len(new)), strict=True))
@@ -183,7 +184,7 @@ class Comparison:
     """Whether arrivals can be compared at all: one host, or every host's clock has an offset."""
 
     def with_clocks(self, clocks: HostClocks) -> Comparison:
-        """The same ranks with the newest comparisons of their hosts' clocks."""
+        """This comparison of ranks, with the newest comparisons of their hosts' clocks."""
         if not self.several_hosts:
             return self
         offsets = clocks.of_hosts(self.names)
@@ -197,7 +198,7 @@ class Comparison:
 
     @property
     def drift(self) -> Column:
-        """What the duration of one nanosecond on the rank's clock is longer on the collector's."""
+        """How much longer one nanosecond of the rank's clock lasts on the collector's, in ns."""
         return np.asarray(self.clocks.drift[self.host])
 
     def bound_ms(self, t_ns: NDArray[np.int64]) -> Column:

@@ -118,7 +118,7 @@ class StepBlock(NamedTuple):
         return np.asarray(self.integers[FLAGS, steps] & int(Flag.JOINED) != 0)
 
     def begin_ns(self, steps: int | Integers) -> Integers:
-        """Likewise the begin of each step, on the clock of each rank's host."""
+        """(k, ranks) of k steps, or (ranks,) of one: when it began, on the clock of each rank's host."""
         return np.asarray(self.base_ns[steps] + 1000 * self.integers[BEGIN, steps].astype(np.int64))
 
     def launches(self, steps: Integers, numbers: int) -> Numbers:

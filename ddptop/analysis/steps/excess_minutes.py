@@ -94,8 +94,8 @@ class ExcessMinutes:
         return RankMinutes(self._middles(), _mean_of_known(n_known, total), largest)
 
     def since(self, after_s: float, *, final: bool) -> Recorded:
-        """For a recording: bins of RECORDED_S that begin at `after_s` or later, with `final` also the newest,
-        to which steps are added; no more than RECORDED_CELLS."""
+        """What a recording keeps: bins of RECORDED_S that begin at `after_s` or later, RECORDED_CELLS at
+        most. With `final` also the newest bin, to which steps are still added."""
         every = max(1, round(RECORDED_S / self._bin_s))
         number, length_s = self._number[: self._count] // every, every * self._bin_s
         is_since = number * length_s >= after_s

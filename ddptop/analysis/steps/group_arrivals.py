@@ -69,13 +69,14 @@ class _Launches(NamedTuple):
         return cls(message.first, launched_ns, steps, message.kinds, of_kind, message.bound_ns)
 
     def since(self, number: int) -> _Launches:
-        """Those from this one on."""
+        """The launches from this number on."""
         skipped = max(0, number - self.first)
         columns = (self.launched_ns[skipped:], self.steps[skipped:])
         return _Launches(self.first + skipped, *columns, self.kinds, self.of_kind[skipped:], self.bound_ns)
 
     def followed_by(self, later: _Launches, most: int) -> _Launches:
-        """With those behind them, the newest `most`; only the later ones where some between are unknown."""
+        """These launches and the later ones, the newest `most` of them. Only the later ones where some
+        between are unknown."""
         if later.first != self.stop:
             return later
         # Those that have no collective any more are dropped: sizes may be others in every step.

@@ -197,12 +197,12 @@ class DividedStep(NamedTuple):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """As in `Division`."""
+        """The parts of `Division`."""
         return self.division.parts
 
     @property
     def compared(self) -> tuple[Comparison, ...]:
-        """As in `Division`."""
+        """How the ranks of each part can be compared, of `Division`."""
         return self.division.compared
 
 

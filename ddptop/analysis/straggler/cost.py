@@ -375,8 +375,8 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     first = int(np.flatnonzero(at == flag.rank)[0])
 
     def over(values: Column, rank: bool = False) -> Column:
-        """Of `values` of the compared ranks, those of the flagged one (`rank`) or of the late (rank, step):
-        the value less the median of those that are not late."""
+        """How much `values` of compared ranks are above the median of those that are not late: for the
+        flagged rank (`rank`), else for each late (rank, step)."""
         # Those that are always late come first: without them nothing is to be left out.
         others = values[len(rows) :] if persistent else np.where(late_rows, np.nan, values)
         usual = median(others.T)

@@ -166,7 +166,7 @@ class _Group:
         return self._late.get(slot)
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
-        """Of the steps from slot `begin` on, with evaluations after the slots `ends`."""
+        """The figures of the steps from slot `begin` on, which are evaluated after the slots `ends`."""
         slots, members = np.arange(begin, steps.ranks.count), self.members
         rows = None if len(members) == steps.world else members  # all are not copied
         excess, first = steps.work_excess(slots, rows), max(0, begin + 1 - OWN_STEPS)
@@ -397,7 +397,7 @@ class StepFlagging:
         return newest.is_late(numbers[slot], flag.level_ms)
 
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
-        """Of each process group the ranks that are late in most steps."""
+        """The ranks of each process group that are late in most steps."""
         flags = []
         for group in self._groups:
             flag = group.persistent(steps, slot, self._persistent_from)
@@ -443,9 +443,11 @@ class StepFlagging:
 def _large_in(
     group: _Group, steps: StepWindow, slots: Indices, wall: Column
 ) -> Iterator[tuple[OwnPlace | None, Indices, Column]]:
-    """Where large excesses cost enough: the place (None: all of own time), some members and their excess.
+    """Where large excesses cost enough: each place (None: own time as a whole), some members, and their
+    excess.
 
-    `wall`: (n,) ms of the steps in these slots."""
+    `wall`: (n,) ms of the steps in these slots.
+    """
     worth_ms = own_time_rules.WORTH * float(wall.sum())
     if float(group.large_ms.max()) >= worth_ms:
         rows = np.argsort(-group.large_ms, kind="stable")[: own_time_rules.RIVALS + 1]
@@ -480,10 +482,11 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Lat
 def persistent_flags(
     steps: StepWindow, members: Indices, ends: Indices, often: Mapping[OwnPlace | None, Mask], begin: int
 ) -> dict[int, StepFlag]:
-    """By slot, for the evaluations after the slots `ends`, the ranks that are late in most steps from slot
-    `begin` on, in own time as a whole or in one place; without those at which none is.
+    """For the evaluations after the slots `ends`, the ranks that are late in most steps from slot `begin` on,
+    in own time as a whole or in one place. By slot; without slots at which no rank is.
 
-    `often`: as of `_Added`, of these evaluations."""
+    `often`: as of `_Added`, of these evaluations.
+    """
     if not any(late.any() for late in often.values()):
         return {}
     windows = _Windows(steps, members, ends, begin)
@@ -552,9 +555,10 @@ class _Windows:
         return picked if self._all_judged else np.where(self._judged[which], picked, np.nan)
 
     def late_in(self, place: OwnPlace | None, often: Mask) -> dict[int, StepFlag]:
-        """By number of an evaluation, the ranks that are late in own time as a whole (None) or in one place.
+        """The ranks that are late in own time as a whole (None) or in one place, by number of the evaluation.
 
-        `often`: (ends, members) which are late in most of the newest steps."""
+        `often`: (ends, members) which are late in most of the newest steps.
+        """
         steps, members, slots = self._steps, self._members, self._slots()
         which, rows = np.nonzero(often & self._enough[:, None])
         if not len(which):

@@ -92,10 +92,11 @@ def _activity_name(state: RunState, rank: int, kind: ActivityKind, activity: int
 
 
 def epoch_progress(state: RunState, steps_per_s: float | None) -> EpochProgress | None:
-    """Of the lowest rank that trains on a DataLoader; None: none does, or it is not known.
+    """How far the lowest rank is that trains on a DataLoader; None: no rank does, or it is not known.
 
     None as well for a run that has finished: its last heartbeat came before its last batch.
-    `steps_per_s`: None where no steps are made now."""
+    `steps_per_s`: None where no steps are made now.
+    """
     if state.run is not None and state.run.state == "finished":
         return None
     epochs = state.table.newest_values(Progress, "epoch")

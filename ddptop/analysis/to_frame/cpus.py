@@ -67,7 +67,8 @@ def _few_cores(ranks: Indices, world: int, cores: Column, first: Column) -> str:
 
 
 def _low_quota(ranks: Indices, world: int, throttled: Column) -> str:
-    """Of more than half of the ranks: a quota of one rank alone makes that rank slow, which is said of it."""
+    """A sentence where more than half of the ranks have used up their CPU quota; else empty. The quota of one
+    rank alone makes that rank slow, which is said of it."""
     used_up = throttled >= THROTTLED_PCT
     if len(ranks) < 2 or 2 * used_up.sum() <= len(ranks):
         return ""

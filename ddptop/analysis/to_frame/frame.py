@@ -213,7 +213,8 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
 
 
 def _training_kind(reported: Scalar, *, has_trained: bool) -> TrainingKind | None:
-    """Without a report it is DDP, once there are steps: earlier versions recorded nothing else."""
+    """How the ranks train, as they have reported. Without a report it is DDP, once there are steps: earlier
+    versions recorded nothing else."""
     kind = next((kind for kind in get_args(TrainingKind) if kind == reported), None)
     return kind if kind is not None else "ddp" if has_trained else None
 

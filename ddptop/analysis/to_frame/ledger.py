@@ -80,8 +80,8 @@ _STEP_ROWS = np.array([_ROW[name] for name in STEP_CLASSES])
 
 
 def _scale_of_run(ledger: RunLedger) -> float:
-    """What is to be added of each second in steps of usual length for the steps that were left out. The same
-    for all ranks, so that what was waited for a rank remains what the others waited."""
+    """Seconds to add to each second in steps of usual length, for the steps that were left out. One number
+    for all ranks: so what was waited for a rank remains what the others waited."""
     some = ledger.usual_total > 0
     return (
         float((ledger.left_out[some] / ledger.usual_total[some]).min(initial=np.inf)) if some.any() else 0.0
@@ -91,7 +91,7 @@ def _scale_of_run(ledger: RunLedger) -> float:
 def _make_skew_cost(
     over_s: float, rank_seconds: float, steps: int, scale: float, waits: WaitSums, bins: Sequence[TimeBin]
 ) -> SkewCost:
-    """What was waited within `over_s`, of these rank-seconds of all ranks."""
+    """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time."""
     whole_ms = {key: wait.other_ms + wait.usual_ms * (1 + scale) for key, wait in waits.items()}
     waited_s = sum(whole_ms.values()) / 1000.0
     largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])

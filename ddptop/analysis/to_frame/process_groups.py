@@ -22,7 +22,7 @@ MOST_OPERATIONS = 4
 
 
 def process_groups(state: RunState) -> tuple[ProcessGroupFigures, ...]:
-    """Those of which steps were compared, in order of their ranks."""
+    """The figures of the process groups whose collectives were compared, in order of their ranks."""
     groups = [group for group in state.group_arrivals.groups.values() if group.first is not None]
     shown = [_group_figures(group, state.world) for group in groups]
     if len(shown) > MOST_SHOWN:

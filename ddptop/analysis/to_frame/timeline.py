@@ -72,7 +72,7 @@ def spans(
 
 
 def mark_activities(lane_spans: Iterable[LaneSpan], activities: Sequence[LaneSpan]) -> tuple[LaneSpan, ...]:
-    """The same spans, with evaluations and saves (in order) in place of other time and of fetching."""
+    """The spans of a lane, with evaluations and saves (in order) in place of other time and of fetching."""
     marked: list[LaneSpan] = []
     for span in lane_spans:
         position_ms = span.begin_ms

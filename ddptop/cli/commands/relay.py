@@ -174,7 +174,7 @@ class _ServedRun:
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
-        """For a poller; None: there is none."""
+        """The socket to poll for frames; None: there is none."""
         return None if self._client is None else self._client.socket
 
     def grant_credit(self, credit: Credit) -> bool:

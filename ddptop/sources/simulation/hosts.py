@@ -41,7 +41,7 @@ class SimulatedHost:
 
     @property
     def agent_session(self) -> int:
-        """Of its agent; 0: the collector is the agent of its own host."""
+        """The session of its agent; 0: the collector is the agent of its own host."""
         # `and`: 0 for host 0.
         return self.number and 2**61 + self.number
 

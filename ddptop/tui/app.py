@@ -134,7 +134,8 @@ class DdptopApp(Actions, App[None]):
             await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """As App's; for NO_COLOR Textual would turn colours grey, as on lines that a resize uncovers."""
+        """The filters of a line that Textual applies. For NO_COLOR its own would turn colours grey, as on
+        lines that a resize uncovers."""
         return [WithoutColour()] if self.no_color else super().get_line_filters()
 
     def get_driver_class(self) -> type[Driver]:
@@ -253,7 +254,7 @@ class DdptopApp(Actions, App[None]):
         )
 
     def action_key(self, name: str) -> None:
-        """As every screen's; of a key that has changed nothing, why."""
+        """Do what a key does on every screen; where it has changed nothing, say why."""
         n_of_note, n_drawn = int(self.place.note != ""), self._n_drawn  # a note that goes is a line
         key = VIEWS.meaning(name, self.place.view, replay=self.playback is not None)
         super().action_key(name)
@@ -285,7 +286,7 @@ class DdptopApp(Actions, App[None]):
         )
 
     def to_clipboard(self, text: str) -> None:
-        """By the terminal (OSC 52)."""
+        """Copy a text by the terminal (OSC 52)."""
         self.copy_to_clipboard(safe_text(text))
 
     def themes(self) -> tuple[str, ...]:

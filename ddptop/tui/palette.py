@@ -124,7 +124,7 @@ MAX_LINES = 12
 def draw_palette(
     prompt: Prompt, offered: Sequence[PaletteEntry], width: int, height: int, ascii_only: bool
 ) -> list[Line]:
-    """At most MAX_LINES lines with a rule above; the chosen one among them."""
+    """Draw the palette: at most MAX_LINES lines with a rule above, the chosen one among them."""
     room = min(MAX_LINES, height - 1, max(1, len(offered)))
     if room < 1:
         return []

@@ -211,7 +211,7 @@ class Scroll:
     """On a page of text: the line of the current match."""
 
     def fitted(self, total: int, height: int) -> tuple[Scroll, range]:
-        """For `total` lines of which `height` can be shown: cursor and first line, and the lines to show.
+        """This scroll position for `total` lines of which `height` can be shown, and the lines to show.
 
         The lines are as before where possible, and the cursor is always among them.
         """
@@ -224,9 +224,9 @@ class Scroll:
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Where things are in a picture, as keys and mouse need it: computed from the frame and the size.
+    """Where things are in a picture, for keys and mouse: computed from the frame and the size.
 
-    None: as it was.
+    A field that is None stays as it was.
     """
 
     scroll: Scroll | None = None
@@ -423,5 +423,5 @@ class Scene(RenderContext):
         return self.place.marked
 
     def at(self, place: Place) -> Scene:
-        """The same scene with another `Place`."""
+        """The scene with another `Place`."""
         return replace(self, place=place)

@@ -23,7 +23,7 @@ class ScreenSetting:
 
     @property
     def where(self) -> str:
-        """Where it is set for good."""
+        """Where a setting is set for good, in words."""
         return f"{self.name} in config.toml or DDPTOP_{self.name.upper()}"
 
 

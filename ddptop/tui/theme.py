@@ -107,7 +107,7 @@ class Palette:
         self._pair_style = self._make_pair
 
     def style(self, role: Role, ground: Ground = "") -> Style:
-        """For a piece of a line."""
+        """The style of a piece of a line."""
         style = self._styles.get((role, ground))
         if style is None:  # of two colours: few of the possible pairs are ever drawn
             front, _, behind = role.partition("/")
@@ -121,7 +121,7 @@ class Palette:
         return find_plain_letters(text, role) if self._plain else text
 
     def fill(self, ground: Ground) -> Style:
-        """For the rest of a line."""
+        """The style of the rest of a line."""
         return self._styles["text", ground]
 
     def _make_style(self, role: Role, ground: Ground, behind: Color) -> Style:
@@ -205,5 +205,5 @@ def _plain_style(role: Role, ground: Ground) -> Style:
 
 
 def _plain_pair(front: Role, behind: Role) -> Style:
-    """Without colours the sign alone tells what a cell is."""
+    """The style of a cell without colours: its sign alone tells what it is."""
     return _plain_style("strong" if front == "ink" else front, "")

@@ -69,7 +69,7 @@ class View:
     # What it shows.
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        """At most `height` lines, and where things are in them. Changes nothing."""
+        """The lines of the view, `height` at most, and where things are in them. Changes nothing."""
         raise NotImplementedError
 
     def body_without_frame(
@@ -249,7 +249,7 @@ class Views:
 
     @property
     def numbered(self) -> tuple[View, ...]:
-        """Those with a number key, in its order."""
+        """The views with a number key, in the order of the numbers."""
         return tuple(view for view in self if view.number)
 
     @property

@@ -41,7 +41,7 @@ class BillView(View):
     short_name = "bill"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
-        """It is a text."""
+        """The key that searches the text."""
         return (SEARCH_KEY,)
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -122,7 +122,7 @@ def _find_pause(history: History) -> float:
 
 
 def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts) -> DrawnCharts:
-    """The same charts, those with these names, with the figures of this frame in their titles."""
+    """The charts, those with these names with the figures of this frame in their titles."""
     # The page goes on writing in these lines.
     figures, lines = _list_title_figures(scene), [Line().extend(line) for line in drawn.lines]
     for (row, first_cell, width, drawn_parts, newest), name in zip(drawn.titles, names, strict=False):
@@ -194,7 +194,7 @@ def _draw_bands(
 
 
 def _draw_start(scene: Scene, width: int, height: int) -> list[Line]:
-    """Before there is anything to chart: how far the ranks have come on the way to their first step."""
+    """How far the ranks have come on the way to their first step, before there is anything to chart."""
     start = scene.frame.start
     if start is None:
         return [Line("  charts begin with the first step", "faint").cut(width)]
@@ -308,7 +308,7 @@ def _sign_of(part: StepPart, scene: Scene) -> str:
 
 
 def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
-    """For each chart, the parts of its title that have figures of the newest step, in order."""
+    """Which parts of each chart's title have figures of the newest step; in the order of the charts."""
     group = scene.frame.group
     worst, rank = Line(), Line()
     if known(group.loss_max):

@@ -68,7 +68,7 @@ class FiguresView(View):
         return Page(lines, PageLayout(scroll))
 
     def on_open(self, screen: Screen) -> None:
-        """At the figure that the page before is sorted by or shows."""
+        """Put the cursor on the figure that the page before is sorted by or shows."""
         place, figures = screen.place, self._views[screen.place.before].figures
         titles, current = figures.titles(screen.scene()), figures.current(place)
         place.scrolls[self.name] = Scroll(titles.index(current) if current in titles else 0)

@@ -373,8 +373,8 @@ class _Drawn:
         return np.asarray(np.clip(edge, 0.0, tops))
 
     def labels(self, height: int) -> dict[int, str]:
-        """By row, from the top, what the scale has there: both ends, and the middle where a row lies on it
-        and it is as short."""
+        """The labels of the scale by row, from the top: both ends, and the middle where a row lies on it and
+        its label is as short."""
         scale, labels = self.scale, {}
         middle = scale.label((scale.low + scale.high) / 2)
         if height >= MIDDLE_FROM and height % 2 and text_width(middle) <= self.gutter:

@@ -50,8 +50,8 @@ def describe_subject(scene: Scene, chosen: Alert | LoggedEvent) -> str:
 def draw_event_detail(
     scene: Scene, chosen: Alert | LoggedEvent, width: int, height: int, *, is_cut: bool
 ) -> list[Line]:
-    """At most `height` lines: when, where, why, the line of code that takes the time, what to try. `is_cut`:
-    the list has no room for the whole message."""
+    """An alert or event in full, in at most `height` lines: when, where, why, the line of code that takes the
+    time, what to try. `is_cut`: the list has no room for the whole message."""
     frame, rank = scene.frame, _rank_of(scene.frame, chosen)
     present = _present_alert(frame, chosen)
     lines = _draw_moment(scene, chosen, width)

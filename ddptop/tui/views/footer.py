@@ -88,7 +88,8 @@ def _find_opened(scene: Scene | None) -> View:
 
 
 def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:
-    """As many parts as fit at the left, and of the tail as much as fits at the right, its end first."""
+    """The footer: as many parts as fit at the left, and at the right as much of the tail as fits, its end
+    first."""
     gap = 1 if width >= FULL_NAMES_FROM else 0
     while sum(part.width + gap for part in tail) > width + gap:
         tail = tail[1:]
@@ -116,7 +117,8 @@ def _draw_fixed_keys(view: View) -> list[Line]:
 
 
 def _list_own_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
-    """Those of a recording that is played, which are in the same cells on every page; the view's own."""
+    """The keys of a recording that is played, which are in the same cells on every page, and the view's
+    own."""
     played = scene is not None and scene.frame.playback is not None
     for key in (*(RECORDING_KEYS if played else ()), *view.keys_of_use(scene)):
         if key.short and key.shown not in (*_FIXED, *_LAST, *_ALWAYS):

@@ -37,7 +37,8 @@ MAIN_PARTS = 6
 
 
 def draw_header(scene: Scene, width: int) -> Line:
-    """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
+    """The header: as much as fits of name, state, step, speed, loss, own cost and the rest, in this order of
+    importance."""
     forms = [draw_state(scene), draw_state(scene, short=True)]
     badge = next((form for form in forms if form.width <= width - GAP - MIN_NAME), forms[-1]).cut(width)
     name = scene.clean(scene.frame.run.name) or UNKNOWN

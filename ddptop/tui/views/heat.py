@@ -377,8 +377,8 @@ def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor
 
 
 def _draw_axis(columns: HeatColumns, chosen: int, label: int, n_columns: int) -> Line:
-    """Where the cursor is, the newest step left or right of its column, the step of the leftmost column, and
-    where steps are missing."""
+    """The axis of steps: where the cursor is, the newest step left or right of its column, the step of the
+    leftmost column, and where steps are missing."""
     signs: list[Piece] = [(" ", "faint")] * n_columns
     for place in columns.after_hole:
         signs[place] = MISSING, "warn"
@@ -460,7 +460,7 @@ class HeatFigures(PageFigures):
     chooses_columns = False
 
     def titles(self, scene: Scene) -> tuple[str, ...]:
-        """Those of the present shape."""
+        """The titles of the map in its present shape."""
         return scene.place.heat.figures
 
     def label(self, title: str) -> str:

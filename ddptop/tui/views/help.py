@@ -75,15 +75,15 @@ class HelpView(View):
         self._views = views
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
-        """It is a text."""
+        """The key that searches the text."""
         return (SEARCH_KEY,)
 
     def on_open(self, screen: Screen) -> None:
-        """At its first line."""
+        """Open the page at its first line."""
         screen.place.scrolls[self.name] = Scroll()
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        """As far as it was scrolled."""
+        """The page from the line to which it was scrolled."""
         room = height - 1
         body = [*self._summary(scene, width, room), *self._lines(scene, width)]
         lines, scroll = draw_text(scene, body, room)

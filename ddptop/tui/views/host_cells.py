@@ -76,7 +76,7 @@ def fold_cells(
 
 
 def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
-    """For every row, the sign of the worst state of its hosts and ranks; blank while all are well."""
+    """The sign of the worst state of the hosts and ranks of each row; blank while all are well."""
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
     unwell: dict[int, list[str]] = {}
     for rank, state in enumerate(states) if not set(PROBLEM_STATES).isdisjoint(states) else ():

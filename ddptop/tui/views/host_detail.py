@@ -100,7 +100,7 @@ def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) 
 
 
 def draw_last_message(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
-    """When its newest message came; of a silent host also the step that its ranks were in."""
+    """When the host's newest message came; of a silent host also the step that its ranks were in."""
     if not known(host.age_ms):
         return Line()
     line = Line("last message ", "dim").add(f"{duration(host.age_ms / 1e3)} ago")
@@ -292,6 +292,6 @@ LEAST_SHARE_PCT = 0.05
 
 
 def _share_pct(ledger: Ledger, seconds: Column, chosen: Mask) -> float:
-    """Of the time of the chosen ranks; 0 where there is none."""
+    """The share of the time of the chosen ranks; 0 where there is none."""
     total_s = float(ledger.ranks.elapsed_s[chosen].sum())
     return 100 * float(np.nansum(seconds[chosen])) / total_s if total_s else 0.0

@@ -52,7 +52,7 @@ def _filter_hosts(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigu
 
 
 def _sort_hosts(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
-    """By the chosen column, else worst first. What is not known comes last."""
+    """The hosts by the chosen column, else worst first. What is not known comes last."""
     state = scene.place.hosts
     figure = FIGURES.get(state.sort)
     if figure is not None:
@@ -158,7 +158,7 @@ class HostsView(View):
         return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:
-        """Where the run has several."""
+        """Whether the run has several hosts."""
         return scene is not None and (scene.place.view == self.name or several_hosts(scene.frame))
 
     def filter_text(self, place: Place) -> str:

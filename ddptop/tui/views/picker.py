@@ -99,7 +99,7 @@ class PickerView(View):
     def body_without_frame(
         self, place: Place, status: str | None, width: int, height: int, ascii_only: bool
     ) -> Page:
-        """The same: it needs no frame."""
+        """The list of runs, which needs no frame."""
         return draw_picker(place, width, height, ascii_only)
 
     def filter_text(self, place: Place) -> str:

@@ -47,7 +47,8 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
 
 
 def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> Page:
-    """Before the first frame: the runs to choose from where they were asked for, else what is waited for."""
+    """The picture before the first frame: the runs to choose from where they were asked for, else what is
+    waited for."""
     view = VIEWS[place.view]
     views = [draw_views(None, width)] if height >= TWO_LINES_FROM and not view.lists_runs else []
     room = max(0, height - 1 - len(views))

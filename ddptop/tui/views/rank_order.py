@@ -134,7 +134,7 @@ def _filter_shown(scene: Scene) -> list[int]:
 
 
 def _sort_ranks(scene: Scene, chosen: list[int]) -> list[int]:
-    """By the chosen column, but ranks that a stall is due to and stragglers first, in every order.
+    """The ranks by the chosen column; those that a stall is due to and stragglers come first in every order.
 
     What is not known comes last, whichever way round the rest is.
     """

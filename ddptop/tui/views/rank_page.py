@@ -85,7 +85,7 @@ def _draw_groups(scene: Scene, rank: int) -> Iterator[list[Line]]:
 
 
 def _draw_all_logged(scene: Scene, rank: int, width: int) -> Line:
-    """As many names as fit, and how many more there are."""
+    """As many logged names as fit, and how many more there are."""
     logged = scene.frame.logged
     line = Line()
     for shown in range(min(MAX_LOGGED, len(logged)), 0, -1):
@@ -219,7 +219,7 @@ def _write_count(figure: Figure, value: float) -> str:
 
 
 def _describe_lateness(scene: Scene, rank: int) -> str:
-    """With its bound; nothing where the clocks are too inexact."""
+    """The lateness of a rank with its bound; a dash where the clocks are too inexact."""
     ranks = scene.frame.ranks
     late, bound = float(ranks.lateness_ms[rank]), float(ranks.bound_ms[rank])
     if scene.frame.group.clock_free or not known(late):
@@ -261,7 +261,7 @@ def _draw_exit(scene: Scene, rank: int, width: int) -> list[Line]:
 
 
 def _describe_exit(scene: Scene, rank: int) -> str:
-    """Of a rank that has died; else of one that is lost. Empty: of none of them."""
+    """How a rank has died or was lost; empty: neither."""
     texts = [death_phrase(death) for death in scene.frame.deaths if death.rank == rank]
     texts += [
         alert.message for alert in scene.frame.alerts if alert.rank == rank and alert.kind == "lost_rank"

@@ -376,7 +376,7 @@ def _of_worst(
 
 
 def _count_running(scene: Scene) -> tuple[list[int], list[int]]:
-    """By host: how many of its ranks run, and how many there are."""
+    """How many ranks of each host run, and how many there are; by host."""
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
     hosts = len(index.names)
     total = np.bincount(index.of_rank, minlength=hosts)

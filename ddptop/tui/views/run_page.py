@@ -448,7 +448,7 @@ def _draw_models(scene: Scene, width: int) -> list[Line]:
 
 
 def _draw_process_groups(scene: Scene, width: int) -> list[Line]:
-    """Those of a training without buckets, as far as torch's flight recorder tells of them."""
+    """The process groups of a training without buckets, as far as torch's flight recorder tells of them."""
     frame = scene.frame
     if not frame.process_groups:
         words = kind_phrase(frame.run) or "no rank has reported its buckets yet"
@@ -471,7 +471,7 @@ class RunView(View):
     short_name = "run"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
-        """It is a text."""
+        """The key that searches the text."""
         return (SEARCH_KEY,)
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -65,7 +65,8 @@ def _insert_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
 
 
 def _draw_few_lines(scene: Scene, width: int) -> list[Line]:
-    """On a few lines: what it is, on one of them, and the position of the first rank it is due to."""
+    """The stall on a few lines: what it is, on one of them, and the position of the first rank it is due
+    to."""
     stall, deaths = scene.frame.stall, scene.frame.deaths
     if stall is not None:
         head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
@@ -82,7 +83,7 @@ def _draw_few_lines(scene: Scene, width: int) -> list[Line]:
 
 
 def _draw_calm(scene: Scene, width: int) -> list[Line]:
-    """That nothing is stalled, or what else is wrong; and what this page is for."""
+    """The page without a stall: that nothing is stalled, or what else is wrong; and what this page is for."""
     frame, shown = scene.frame, verdict(scene.frame)
     grave = shown.sign == "critical" and run_state(frame) != "live"
     unknown = _explain_unknown(frame)
@@ -206,7 +207,7 @@ def _title_of_causes(frame: Frame) -> str:
 
 
 def _has_steps(scene: Scene) -> bool:
-    """Without a step, how far the ranks have come has the room of both charts."""
+    """Whether there is a step to chart. Else the room of both charts shows how far the ranks have come."""
     return len(scene.frame.history.time_s) > 0
 
 
@@ -262,11 +263,12 @@ class StallView(View):
     short_name = "stall"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
-        """It is a text, of which there may be more."""
+        """The keys of a page of text, of which there may be more."""
         return (SEARCH_KEY, view_key("t", "t", self.toggle_threads, "threads", "all threads, every call"))
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        """As much as fits from where it was scrolled to, and at the foot what there is more."""
+        """As much of the page as fits from where it was scrolled to, and at the foot how much more there
+        is."""
         if has_panels(width, height) and not scene.place.all_threads:
             room = height - 1
             lines, scroll = draw_text(scene, body := _draw_panels(scene, width, room), room)
@@ -296,7 +298,7 @@ class StallView(View):
         return scene is not None and in_trouble(scene.frame)
 
     def label(self, scene: Scene | None) -> str:
-        """After what it shows."""
+        """The label of the view, after what it shows."""
         died = scene is not None and scene.frame.stall is None and bool(scene.frame.deaths)
         return "death" if died else self.name
 

@@ -70,7 +70,7 @@ class StartView(View):
         return (view_key("t", "t", self.open_chosen, "stack", "ask the rank for its stack, as Enter does"),)
 
     def palette_entries(self) -> tuple[PaletteEntry, ...]:
-        """It has no number."""
+        """The entry of the view in the palette: it has no number."""
         return (PaletteEntry(self.name, self.answers, "S", Do.VIEW(self.name)),)
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
@@ -101,7 +101,7 @@ class StartView(View):
         return Page(lines, PageLayout(scroll))
 
     def exists(self, scene: Scene | None) -> bool:
-        """Until every rank has finished its first step."""
+        """Whether some rank has not finished its first step."""
         return scene is not None and scene.frame.start is not None
 
     def requested_detail(self, place: Place) -> str:
@@ -240,8 +240,8 @@ def _numbers(ranks: Sequence[int]) -> str:
 
 
 def _draw_stacks(scene: Scene, rows: Sequence[AlikeRanks], width: int, height: int) -> list[Line]:
-    """Of each row, as far as there is room, the times and the stack of one of its ranks; of rows but the
-    first one only where the stack is known."""
+    """The times and the stack of one rank of each row, as far as there is room; of rows but the first one
+    only where the stack is known."""
     lines: list[Line] = []
     for index, row in enumerate(rows):
         if index and (_known_position(scene, row) is None or len(lines) + LEAST_STACK > height):
@@ -285,7 +285,8 @@ def _describe_times(row: AlikeRanks) -> Iterator[str]:
 
 
 def _known_position(scene: Scene, row: AlikeRanks) -> RankPosition | None:
-    """Of the rank that was asked, if it is one of these; else of one that was asked in a stall."""
+    """The position of the rank that was asked, if it is in this row; else of one that was asked in a
+    stall."""
     frame, stall = scene.frame, scene.frame.stall
     of_stall = () if stall is None else stall.positions
     positions = [*([frame.position] if frame.position is not None else []), *of_stall]

@@ -8,7 +8,7 @@ from ddptop.tui.scene import Scene, Scroll
 
 
 def draw_text(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], Scroll]:
-    """At most `height` lines of the body, from where it was scrolled or searched to, with matches marked."""
+    """At most `height` lines of a text, from where it was scrolled or searched to, with matches marked."""
     place, pattern = scene.place, match.highlight_pattern(scene.place.searched)
     cursor, hit = place.scroll.cursor, place.scroll.hit
     if place.seek and pattern is not None:
@@ -35,7 +35,7 @@ def _find_next(hits: list[int], current: int, by: int) -> int | None:
 
 
 def _mark_current(line: Line) -> Line:
-    """The same line, marked as the current match."""
+    """The line, marked as the current match."""
     chosen = Line(ground="cursor").extend(line)
     chosen.target = line.target
     return chosen

@@ -37,8 +37,10 @@ def _parse_record(text: str) -> str:
         raise ValueError("give a path, or `off`")
     if text in ("auto", "off"):
         return text
-    # Written there, nothing is kept.
-    return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else str(Path(text).absolute())
+    if os.path.realpath(text) == os.path.realpath(os.devnull):  # written there, nothing is kept
+        return "off"
+    # A slash at the end says that it is a folder.
+    return f"{Path(text).absolute()}{os.sep if text.endswith(os.sep) else ''}"
 
 
 def _parser_of_either(first: str, second: str) -> Callable[[str], str]:

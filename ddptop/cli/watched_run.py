@@ -188,7 +188,7 @@ def recording_path(options: LaunchOptions, name: str) -> str:
     except RunDirectoryError as error:
         note(f"run {name}: not recorded: {error}; --ddptop-record PATH records elsewhere")
         return "off"
-    if path.is_dir():
+    if path.is_dir() or options.record.endswith(os.sep):  # the writer makes what is missing
         path /= f"{name}.ddptop"
     elif path.exists() and not path.is_file():
         raise RunDirectoryError(f"{path} is no regular file")

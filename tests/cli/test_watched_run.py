@@ -165,3 +165,14 @@ def test_where_there_can_be_no_folder_of_recordings_the_run_is_watched_without_o
     said = capsys.readouterr().err
     assert said.startswith("ddptop: run train: not recorded: cannot make ") and "--ddptop-record PATH" in said
     assert find_recorded([]) == []
+
+
+def test_a_path_that_ends_like_a_folder_is_one_also_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    for words, path in (("runs/", "runs/train.ddptop"), ("runs", "runs")):
+        options = LaunchOptions.from_parsed(parser.parse_args(["--ddptop-record", words]))
+        assert Path(watched_run.recording_path(options, "train")) == tmp_path / path

@@ -40,6 +40,14 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "today" / "train.ddptop"
+    write(path, a_run(3))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    with Recording.open(path) as recording:
+        assert recording.last_step == 2
+
+
 def test_reading_from_a_moment(path: Path) -> None:
     records = list(a_run(300))
     write(path, records)

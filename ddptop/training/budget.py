@@ -6,7 +6,7 @@ Counted is CPU time of the threads that run our code, never elapsed time: on a b
 stops recording exactly when the cause of a slow training is to be shown. On the training threads CPU time is
 measured in three steps of every 32 (`ddptop.training.own_cost`), for the publisher always. What no clock
 of ours can see is added as constants below. Every figure is a median over few and recent measurements: one
-outlier changes nothing, and a change of load takes effect within `KEPT` of them.
+outlier changes nothing, and a change of load takes effect within `DETAIL_COSTS` of them.
 """
 
 from __future__ import annotations
@@ -24,57 +24,60 @@ from ddptop.training.own_cost import is_clocked
 from ddptop.training.shadow import BLOCK
 from ddptop.training.step_record import LeftOutSteps, StepRecord
 
-RAREST = 8
-"""Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget:
-first steps run in cold caches or beside starting processes, and say little of what later ones cost."""
+USUAL_MAX_DETAIL_EVERY = 8
+"""Bucket detail is taken in one of so many steps at least, unless the cost measured at this very rate is over
+the budget: first steps run in cold caches or beside starting processes, and say little of later ones."""
 
-MAX_EVERY = 4096
-"""And at least so often in any case: at 300 steps/s every 14 s."""
+MAX_DETAIL_EVERY = 4096
+"""Bucket detail is taken in one of so many steps in any case: at 300 steps/s every 14 s."""
 
-FIRST_STEPS = 200
+FULL_DETAIL_STEPS = 200
 """Steps in full detail before sampling begins: they hold the first layouts, and a first diagnosis."""
 
-KEPT = 7
-"""Measurements in a median: with detail in every 32nd step those of the last 224 steps."""
+DETAIL_COSTS = 7
+"""Measurements in the median cost of steps with bucket detail: with detail in every 32nd step those of the
+last 224 steps."""
 
-KEPT_OFTEN = 16
-"""Measurements in a median of costs taken in every eighth step, or with every batch."""
+PLAIN_COSTS = 16
+"""Measurements in the median cost of other steps, taken in every eighth one, and of the publisher, with every
+batch."""
 
-WALLS = 64
+RECENT_STEPS = 64
 """Steps in the median step time: an evaluation between two of them changes nothing."""
 
-ROOM_LEFT = 0.75
-"""Detail is taken twice as often only where that fills at most so much of the room that there is for it,
-or the interval would swing from batch to batch."""
+FILLED_SHARE = 0.75
+"""Detail, or recorded steps, are taken twice as often only where that fills at most this share of the room
+for them: else the interval would swing from batch to batch."""
 
-LEAST_SHARE = 1 / 32
-"""Of the budget, which detail may take even where the rest uses it up, as in steps of 30 to 40 ms: which
+LEAST_DETAIL_SHARE = 1 / 32
+"""Share of the budget that detail may take even where the rest uses it up, as in steps of 30 to 40 ms: which
 bucket is late is known by steps with detail alone."""
 
 MAX_RECORD_EVERY = 64
 """One step in so many is recorded at least."""
 
-RAREST_RECORD_NS = 62_500_000
-"""At the usual budget one step in this time is recorded, or in LONGER_STEPS times as long: 12 to 16 a second.
+LONGEST_GAP_NS = 62_500_000
+"""Longest time between recorded steps at the usual budget: 12 to 16 a second are recorded (see LONGER_GAP).
 A slow rank is to be flagged within 3 s, and a delay of 7 % of the step takes 40 recorded steps
 (`STEPS_NEEDED` of `own_time_rules.py`). With less than that budget only MAX_RECORD_EVERY is a bound."""
 
-LONGER_STEPS = 5 / 4
-"""More steps are recorded again where the time between them is so many times as long: steps that vary a
-little do not change the pattern from batch to batch, which ranks do not do at the same step."""
+LONGER_GAP = 5 / 4
+"""More steps are recorded again where the gap is so many times LONGEST_GAP_NS: steps that vary a little do
+not change the pattern from batch to batch, which ranks do not do at the same step."""
 
 WATCHED_STEPS = 72
 """So many steps are recorded one after the other where steps have become longer: a delay of 15 % of the step
 takes 56 (`STEPS_NEEDED`)."""
 
-LONGER_SHARE = 17 / 16
-"""By so much must the median of a batch exceed the usual one."""
+LONGER_STEP = 17 / 16
+"""Steps have become longer where the median of a batch is so many times the usual one."""
 
 USUAL_BATCHES = 16
 """Batches whose median is the usual one: those of 4 to 8 s."""
 
-FULL_SHARE = 3 / 4
-"""More steps are left out where recording takes more than this share of the budget: the rest is detail's."""
+RECORDING_SHARE = 3 / 4
+"""Share of the budget that is for recording steps: where it takes more, more steps are left out. The rest is
+for detail."""
 
 CALM_BATCHES = 8
 """Fewer are left out only where there was room for that in so many batches in a row."""
@@ -82,17 +85,17 @@ CALM_BATCHES = 8
 ASIDE_NS = 5_000
 """What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
 
-OFTEN, TIGHT, RARE = 1, 2, 8
-"""In so many periods of REPORT_S the publisher takes the finished steps once."""
+EACH_PERIOD, EACH_SECOND_PERIOD, EACH_EIGHTH_PERIOD = 1, 2, 8
+"""How often the publisher takes the finished steps: once in so many periods of REPORT_S."""
 
-OFTEN_NS = 4_000_000, 25_000_000
-"""In longer steps TIGHT is often enough: a slow rank is flagged at most 10 steps later. In those between it
-would be 60 steps, for little of the usual budget."""
+SHORT_STEP_NS, LONG_STEP_NS = 4_000_000, 25_000_000
+"""In steps longer than LONG_STEP_NS each second period is often enough: a slow rank is flagged at most 10
+steps later. Between the two it would be 60 steps, for little of the usual budget."""
 
-TIGHT_SHARE = 0.5
-"""In shorter steps it is TIGHT where what is not bucket detail takes more than this share of the budget, in
-those between where the publisher alone does. It is RARE where the publisher takes as much of a smaller budget
-even so."""
+REPORTING_SHARE = 0.5
+"""Steps are taken in each second period where all but bucket detail takes more than this share of the budget;
+in steps longer than SHORT_STEP_NS, where the publisher alone does. They are taken in each eighth period where
+the publisher still takes as much, of a budget below the usual one."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -112,16 +115,16 @@ REPORTED_FROM_NS, REPORTED_BATCHES = 1_000_000_000, 3
 first batch, which may hold a few short steps: it would be a third of them. The median of three batches leaves
 it out."""
 
-UNSEEN = 1.35
+UNSEEN_FACTOR = 1.35
 """What our wrappers take in a step over what the clocks inside them see, which is less the colder the caches:
 71 to 88 us of 99 to 121 (measured in steps of 4 ms, `tests/benchmarks/bench_calls.py`)."""
 
-COLD, COLD_FROM_NS = 1.45, 67_000
-"""Beyond COLD_FROM_NS a step without bucket detail takes COLD times what is counted with `UNSEEN`: it lasts
-so long only where caches are cold, and there the clocks see less of it. Thread CPU of steps with the recorder
-less that of steps without it (`tests/benchmarks/bench_parts.py`, one and two ranks, steps of 0.2 to 7 ms,
-load 8 to 10) was 38, 44, 86, 177, 234 and 300 us. Counted without this constant were 37, 47, 104, 145, 183
-and 125, with it 37, 47, 121, 180, 235 and 152."""
+COLD_FACTOR, COLD_FROM_NS = 1.45, 67_000
+"""Beyond COLD_FROM_NS a step without bucket detail takes COLD_FACTOR times what is counted with
+UNSEEN_FACTOR: it lasts so long only where caches are cold, and there the clocks see less of it. Thread CPU of
+steps with the recorder less that of steps without it (`tests/benchmarks/bench_parts.py`, one and two ranks,
+steps of 0.2 to 7 ms, load 8 to 10) was 38, 44, 86, 177, 234 and 300 us. Counted without this constant were
+37, 47, 104, 145, 183 and 125, with it 37, 47, 121, 180, 235 and 152."""
 
 WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
@@ -156,7 +159,7 @@ class Budget:
         """How often a step is marked on the device; a power of two, 1 unless it waits for the host."""
         self.device_waits = False
         """Whether it does, by the last marked steps; set by the publisher."""
-        self.report_every = OFTEN
+        self.report_every = EACH_PERIOD
         """In so many periods the publisher takes the finished steps once."""
         self.reading_share = 0.0
         """Of the time that reads of torch's flight recorder take, in which the GIL is held. A median of
@@ -171,13 +174,13 @@ class Budget:
         self.full_detail = full_detail
         """Whether every step is to have bucket detail, whatever it costs."""
         self._steps = 0
-        self._walls: deque[int] = deque(maxlen=WALLS)
-        self._plain: deque[float] = deque(maxlen=KEPT_OFTEN)
-        self._detail: deque[float] = deque(maxlen=KEPT)
-        self._after: deque[float] = deque(maxlen=KEPT_OFTEN)
+        self._walls: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._plain: deque[float] = deque(maxlen=PLAIN_COSTS)
+        self._detail: deque[float] = deque(maxlen=DETAIL_COSTS)
+        self._after: deque[float] = deque(maxlen=PLAIN_COSTS)
         """Steps without detail right after one with it, at whose start the recorder was taken out."""
         self._after_detail = False
-        self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
+        self._publishing: deque[float] = deque(maxlen=PLAIN_COSTS)
         """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
         self._accounted_ns = 0
@@ -243,24 +246,7 @@ class Budget:
         self._published_ns += spent_ns
         if not records:
             return
-        n_steps = n_recorded = 0
-        walls: deque[int] = deque(maxlen=WALLS)
-        for record in records:
-            if isinstance(record, LeftOutSteps):
-                ends = record.ends[-WALLS - 1 :] if len(record.ends) > WALLS else (record.begin, *record.ends)
-                walls.extend(end - begin for begin, end in pairwise(ends))
-                self._after_detail = False
-                n_steps += len(record.ends)
-                continue
-            n_steps += 1
-            n_recorded += not record.flags & Flag.SHADOW
-            walls.append(record.end - record.begin)
-            detail = bool(record.flags & Flag.DETAIL)
-            if is_clocked(record.step) and not record.flags & Flag.SHADOW:
-                costs = self._detail if detail else self._after if self._after_detail else self._plain
-                costs.append(record.cost * UNSEEN + WRAPPER_NS + CALL_NS * len(record.calls))
-                self._measured_here += detail
-            self._after_detail = detail
+        walls, n_steps, n_recorded = self._take_costs(records)
         self._steps += n_steps
         self._walls.extend(walls)
         elapsed = records[-1].end - records[0].begin
@@ -284,17 +270,41 @@ class Budget:
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
-        if not self.full_detail and self._steps >= FIRST_STEPS:
+        if not self.full_detail and self._steps >= FULL_DETAIL_STEPS:
             budget = self.budget_pct / 100.0 * step
             # What is read of all steps does not become rarer while more are recorded, which was saved before.
             usual = published + self._recording_ns(recording, self._record_every)
             self._choose_report_every(usual, published, budget)
             self._choose_readings(usual, budget)
             self._choose_detail(base, extra, budget)
-            self._choose_record_every(recording, budget * FULL_SHARE - published)
+            self._choose_record_every(recording, budget * RECORDING_SHARE - published)
             self._saved_ns += n_steps * (budget - own_ns)
             self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
             self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording / 2)
+
+    def _take_costs(self, records: Sequence[StepRecord | LeftOutSteps]) -> tuple[deque[int], int, int]:
+        """Take what the recorder has measured of its cost in these steps. Returns how long the newest of them
+        were, in ns, how many there are, and how many of them are recorded."""
+        n_steps = n_recorded = 0
+        walls: deque[int] = deque(maxlen=RECENT_STEPS)
+        for record in records:
+            if isinstance(record, LeftOutSteps):
+                are_many = len(record.ends) > RECENT_STEPS
+                ends = record.ends[-RECENT_STEPS - 1 :] if are_many else (record.begin, *record.ends)
+                walls.extend(end - begin for begin, end in pairwise(ends))
+                self._after_detail = False
+                n_steps += len(record.ends)
+                continue
+            n_steps += 1
+            n_recorded += not record.flags & Flag.SHADOW
+            walls.append(record.end - record.begin)
+            detail = bool(record.flags & Flag.DETAIL)
+            if is_clocked(record.step) and not record.flags & Flag.SHADOW:
+                costs = self._detail if detail else self._after if self._after_detail else self._plain
+                costs.append(record.cost * UNSEEN_FACTOR + WRAPPER_NS + CALL_NS * len(record.calls))
+                self._measured_here += detail
+            self._after_detail = detail
+        return walls, n_steps, n_recorded
 
     def _watch_longer_steps(self, walls: Sequence[int], n_recorded: int, least_ns: float) -> None:
         """Have steps recorded that have just become longer: one rank may have become slow.
@@ -304,7 +314,7 @@ class Budget:
         step, usual = median_or_zero(walls), median_or_zero(self._batch_steps)
         self._batch_steps.append(step)
         self._watched_steps = max(0, self._watched_steps - n_recorded) if self._saved_ns > 0 else 0
-        is_longer = len(self._batch_steps) > USUAL_BATCHES / 2 and step >= LONGER_SHARE * usual
+        is_longer = len(self._batch_steps) > USUAL_BATCHES / 2 and step >= LONGER_STEP * usual
         if is_longer and self._record_every > 1 and not self._watched_steps and self._saved_ns >= least_ns:
             self._watched_steps = WATCHED_STEPS
 
@@ -319,11 +329,11 @@ class Budget:
     def _choose_record_every(self, recording: float, room: float) -> None:
         """`room`: what the training thread may take in a step without bucket detail, in ns."""
         every, step = self._record_every, self.step_ns
-        rarest_ns = RAREST_RECORD_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
+        rarest_ns = LONGEST_GAP_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
         with_more_ns = min(recording, self._recording_ns(recording, every // 2))
-        is_calm = every > 1 and with_more_ns <= ROOM_LEFT * room
+        is_calm = every > 1 and with_more_ns <= FILLED_SHARE * room
         self._calm_batches = self._calm_batches + 1 if is_calm else 0
-        is_rare = every > 1 and every * step > LONGER_STEPS * rarest_ns
+        is_rare = every > 1 and every * step > LONGER_GAP * rarest_ns
         if is_rare or self._calm_batches >= CALM_BATCHES:
             self._record_every, self._calm_batches = every // 2, 0
         # Where recording takes less than standing aside, leaving steps out saves nothing.
@@ -331,14 +341,15 @@ class Budget:
             self._record_every = min(every * 2, MAX_RECORD_EVERY)
 
     def _choose_report_every(self, base: float, published: float, budget: float) -> None:
-        short, long = OFTEN_NS
-        taken = base if self.step_ns < short else published
+        taken = base if self.step_ns < SHORT_STEP_NS else published
         # More rarely both are less: back only where that, too, is far below.
-        is_tight = taken > TIGHT_SHARE * budget / (1 if self.report_every == OFTEN else 2)
-        is_tight = is_tight or self.step_ns >= long
-        is_rare = published > TIGHT_SHARE * budget / (4 if self.report_every == RARE else 1)
-        is_rare = is_rare and self.budget_pct < DEFAULT_BUDGET_PCT and self.report_every != OFTEN
-        self.report_every = OFTEN if not is_tight else RARE if is_rare else TIGHT
+        before, room = self.report_every, REPORTING_SHARE * budget
+        if self.step_ns < LONG_STEP_NS and taken <= room / (1 if before == EACH_PERIOD else 2):
+            self.report_every = EACH_PERIOD
+            return
+        is_over = published > room / (4 if before == EACH_EIGHTH_PERIOD else 1)
+        is_rare = is_over and self.budget_pct < DEFAULT_BUDGET_PCT and before != EACH_PERIOD
+        self.report_every = EACH_EIGHTH_PERIOD if is_rare else EACH_SECOND_PERIOD
 
     def _choose_readings(self, base: float, budget: float) -> None:
         """How often losses and marks are read. `base`: what every step costs, in ns."""
@@ -353,12 +364,14 @@ class Budget:
 
     def _choose_detail(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
-        room = max(budget - base, LEAST_SHARE * budget)
+        room = max(budget - base, LEAST_DETAIL_SHARE * budget)
         distance = self._detail_distance(self.every)
         if extra > room * distance:
-            if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):
+            if self.every < USUAL_MAX_DETAIL_EVERY or (
+                self._measured_here >= DETAIL_COSTS and self.every < MAX_DETAIL_EVERY
+            ):
                 self._change_interval(self.every * 2)
-        elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * distance:
+        elif self.every > 1 and 2 * extra <= FILLED_SHARE * room * distance:
             self._change_interval(self.every // 2)
 
     def _change_interval(self, every: int) -> None:
@@ -369,4 +382,4 @@ class Budget:
 
 def in_cold_caches(counted_ns: float) -> float:
     """What a step without bucket detail takes, by what is counted of it; in ns."""
-    return counted_ns + (COLD - 1) * max(0.0, counted_ns - COLD_FROM_NS)
+    return counted_ns + (COLD_FACTOR - 1) * max(0.0, counted_ns - COLD_FROM_NS)

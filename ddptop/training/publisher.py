@@ -36,7 +36,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
-from ddptop.training.budget import OFTEN, Budget
+from ddptop.training.budget import EACH_PERIOD, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrival_reader import ArrivalReader
@@ -139,7 +139,7 @@ class Turns:
     def take_turn(self, every: int) -> tuple[bool, bool]:
         """Whether to take the finished steps, which is in one of `every` periods, and whether to send a
         heartbeat, which is in every second one."""
-        if every == OFTEN:
+        if every == EACH_PERIOD:
             periods, self._periods = self._periods, self._periods + 1
         else:
             periods = self._periods + self._periods % 2
@@ -349,7 +349,7 @@ class Publisher(threading.Thread):
         While no step ends, a question of the collector is something to do: when another rank has failed, the
         launcher ends this process a moment later.
         """
-        period_s = REPORT_S if self.budget.report_every == OFTEN else HEARTBEAT_S
+        period_s = REPORT_S if self.budget.report_every == EACH_PERIOD else HEARTBEAT_S
         now_s = time.monotonic()
         # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up
         # once.

@@ -11,16 +11,16 @@ from ddptop.protocol.messages import Flag
 from ddptop.training import budget
 from ddptop.training.budget import (
     CALM_BATCHES,
-    FIRST_STEPS,
-    KEPT,
+    DETAIL_COSTS,
+    EACH_EIGHTH_PERIOD,
+    EACH_PERIOD,
+    EACH_SECOND_PERIOD,
+    FULL_DETAIL_STEPS,
     MARKS_NS,
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
-    OFTEN,
-    RARE,
-    RAREST,
-    TIGHT,
-    UNSEEN,
+    UNSEEN_FACTOR,
+    USUAL_MAX_DETAIL_EVERY,
     WATCHED_STEPS,
     WRAPPER_NS,
     Budget,
@@ -35,7 +35,7 @@ MS = 1_000_000
 
 def record(step: int, *, wall: int, cost: float, detail: bool, shadow: bool = False) -> StepRecord:
     """`cost`: with what no clock sees."""
-    cost = round(cost / UNSEEN)
+    cost = round(cost / UNSEEN_FACTOR)
     begin = step * wall
     flags = int(Flag.DETAIL) if detail else int(Flag.SHADOW) if shadow else 0
     return StepRecord(step, begin, begin + wall, 0, 0, 0, 0, -1, -1, -1, -1, 1, flags, cost, None, [])
@@ -105,7 +105,7 @@ def test_dear_detail_is_sampled_just_enough() -> None:
 
 def test_the_first_200_steps_are_detailed_whatever_they_cost() -> None:
     training = Training(Budget(1.0))
-    training.run(FIRST_STEPS - 1, wall=MS, plain=5_000, detail=900_000)
+    training.run(FULL_DETAIL_STEPS - 1, wall=MS, plain=5_000, detail=900_000)
     assert set(training.seen) == {1}
 
 
@@ -137,7 +137,9 @@ def test_a_change_of_load_is_forgotten_within_seven_measurements() -> None:
     begin = len(training.seen)
     training.run(400, wall=10 * MS, plain=20_000, detail=60_000)
     assert training.budget.every == 1
-    assert training.seen.index(4, begin) - begin <= KEPT * CLOCKED // 25 + 1, "batches are of 25 steps"
+    assert training.seen.index(4, begin) - begin <= DETAIL_COSTS * CLOCKED // 25 + 1, (
+        "batches are of 25 steps"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,10 +150,12 @@ def test_detail_is_rarer_than_every_8th_step_only_where_it_is_too_dear_there(ext
     training = Training(Budget(1.0))
     training.run(60_000, wall=3 * MS, plain=5_000, detail=5_000 + extra)
     assert training.budget.every == rarest
-    at = training.seen.index(RAREST)
-    if rarest > RAREST:
-        batches = training.seen.index(2 * RAREST) - at
-        assert batches * 83 >= KEPT * RAREST, "after so many measurements at this rate"
+    at = training.seen.index(USUAL_MAX_DETAIL_EVERY)
+    if rarest > USUAL_MAX_DETAIL_EVERY:
+        batches = training.seen.index(2 * USUAL_MAX_DETAIL_EVERY) - at
+        assert batches * 83 >= DETAIL_COSTS * USUAL_MAX_DETAIL_EVERY, (
+            "after so many measurements at this rate"
+        )
 
 
 def test_what_the_first_steps_cost_does_not_make_detail_rarer_than_every_8th_step() -> None:
@@ -229,7 +233,7 @@ def test_what_longer_steps_take_to_record_is_saved_before() -> None:
 
 def test_more_steps_are_left_out_at_once_and_fewer_only_after_some_time() -> None:
     training = Training(Budget(1.0))
-    training.run(FIRST_STEPS, wall=MS, plain=50_000, detail=60_000)
+    training.run(FULL_DETAIL_STEPS, wall=MS, plain=50_000, detail=60_000)
     batches = 0
     while training.budget.record_every < 16:
         training.run(250, wall=MS, plain=50_000, detail=60_000)
@@ -272,17 +276,17 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
 @pytest.mark.parametrize(
     ("pct", "wall_us", "publisher", "every"),
     [
-        (1.0, 1_000, 500_000, TIGHT),
-        (1.0, 3_900, 20_000, TIGHT),
-        (1.0, 4_100, 500_000, OFTEN),  # half as often a flag would come and go 25 steps of 10 ms later
-        (1.0, 20_000, 500_000, OFTEN),
-        (1.0, 40_000, 500_000, TIGHT),
-        (1.0, 80_000, 500_000, TIGHT),
-        (0.5, 10_000, 500_000, OFTEN),
-        (0.1, 10_000, 500_000, RARE),
-        (0.1, 40_000, 500_000, RARE),  # 0.2 % of a core
-        (0.1, 40_000, 20_000, TIGHT),
-        (0.1, 400_000, 20_000, TIGHT),
+        (1.0, 1_000, 500_000, EACH_SECOND_PERIOD),
+        (1.0, 3_900, 20_000, EACH_SECOND_PERIOD),
+        (1.0, 4_100, 500_000, EACH_PERIOD),  # half as often a flag would come and go 25 steps of 10 ms later
+        (1.0, 20_000, 500_000, EACH_PERIOD),
+        (1.0, 40_000, 500_000, EACH_SECOND_PERIOD),
+        (1.0, 80_000, 500_000, EACH_SECOND_PERIOD),
+        (0.5, 10_000, 500_000, EACH_PERIOD),
+        (0.1, 10_000, 500_000, EACH_EIGHTH_PERIOD),
+        (0.1, 40_000, 500_000, EACH_EIGHTH_PERIOD),  # 0.2 % of a core
+        (0.1, 40_000, 20_000, EACH_SECOND_PERIOD),
+        (0.1, 400_000, 20_000, EACH_SECOND_PERIOD),
     ],
 )
 def test_steps_are_reported_more_rarely_where_they_are_long_or_the_budget_is_tight(
@@ -420,7 +424,7 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
         detailed = at % budget.detail_every == 0
         kind = costs["cpu", detailed]
         wall = 1_000 * int(row[0])
-        made = record(at, wall=wall, cost=1_000 * kind[at // 8 % len(kind)] * UNSEEN, detail=detailed)
+        made = record(at, wall=wall, cost=1_000 * kind[at // 8 % len(kind)] * UNSEEN_FACTOR, detail=detailed)
         batch.append(made._replace(begin=now, end=now + wall, calls=[[None, 0, 0]] * (4 * detailed)))
         at, now = at + 1, now + wall
     assert max(seen) <= 16, "steps of 10 to 13 ms at a load of 15; the controller before went to 4096"

@@ -24,7 +24,7 @@ from ddptop.host.step_counters import (
     unread_counts,
 )
 from ddptop.protocol.messages import FINISHED, Ack, Bye, Replica
-from ddptop.training.budget import OFTEN, RARE, TIGHT, Budget
+from ddptop.training.budget import EACH_EIGHTH_PERIOD, EACH_PERIOD, EACH_SECOND_PERIOD, Budget
 from ddptop.training.exit import ExitReason
 from ddptop.training.publisher import LoggedScalars, Publisher, Turns
 from ddptop.training.recorder import Recorder
@@ -59,11 +59,11 @@ def test_a_recorded_rank_has_one_thread_and_two_sockets_more(ear: Ear, ranks: Ra
 @pytest.mark.parametrize(
     ("turns_before", "every", "steps", "beats"),
     [
-        (0, OFTEN, "1111 1111", "1010 1010"),
-        (0, TIGHT, "1111 1111", "1111 1111"),
-        (1, TIGHT, "1111 1111", "1111 1111"),
-        (0, RARE, "1000 1000", "1111 1111"),
-        (3, RARE, "0010 0010", "1111 1111"),
+        (0, EACH_PERIOD, "1111 1111", "1010 1010"),
+        (0, EACH_SECOND_PERIOD, "1111 1111", "1111 1111"),
+        (1, EACH_SECOND_PERIOD, "1111 1111", "1111 1111"),
+        (0, EACH_EIGHTH_PERIOD, "1000 1000", "1111 1111"),
+        (3, EACH_EIGHTH_PERIOD, "0010 0010", "1111 1111"),
     ],
 )
 def test_between_two_reads_of_the_steps_there_are_heartbeats(
@@ -71,7 +71,7 @@ def test_between_two_reads_of_the_steps_there_are_heartbeats(
 ) -> None:
     turns = Turns()
     for _ in range(turns_before):
-        turns.take_turn(OFTEN)
+        turns.take_turn(EACH_PERIOD)
     taken = [turns.take_turn(every) for _ in range(8)]
     expected = zip(steps.replace(" ", ""), beats.replace(" ", ""), strict=True)
     assert taken == [(step == "1", beat == "1") for step, beat in expected]

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ddptop.frames.columns import Column, Indices
 
 
@@ -37,6 +39,20 @@ def median(values: Column) -> Column:
     else:
         sort_values(ordered)
     return median_of_sorted(ordered)
+
+
+FEW = 32
+"""Values of a row up to which `reduce_rows` copies them."""
+
+
+def reduce_rows(ufunc: np.ufunc, rows: NDArray[Any]) -> NDArray[Any]:
+    """`ufunc.reduce` along the last axis, for a ufunc of which the order of values does not matter.
+
+    numpy takes 10 to 40 ns for each row, however short: short rows are put side by side first."""
+    if rows.shape[-1] > FEW:
+        return np.asarray(ufunc.reduce(rows, axis=-1))
+    columns = np.ascontiguousarray(rows.transpose(-1, *range(rows.ndim - 1)))
+    return np.asarray(ufunc.reduce(columns, axis=0))
 
 
 def sort_values(values: Column) -> None:

@@ -26,7 +26,7 @@ from ddptop.frames.conditions import say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import significant
 from ddptop.frames.phrases import ranks_phrase
-from ddptop.frames.statistics import median
+from ddptop.frames.statistics import median, reduce_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = froz
 
 def median_losses(losses: Column) -> Column:
     """(steps,) median of the losses of each step, (steps, ranks); NaN where one is not known."""
-    return np.where(np.isfinite(losses).all(axis=-1), median(losses), np.nan)
+    return np.where(reduce_rows(np.logical_and, np.isfinite(losses)), median(losses), np.nan)
 
 
 def _middle(values: Column) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.overhead import MeasuredCost
-from ddptop.frames.statistics import median
+from ddptop.frames.statistics import median, reduce_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +97,8 @@ class ShadowCost:
 
     def take(self, numbers: Column, wall: Column, shadow: Mask, detailed: Mask) -> None:
         """Add n steps: `numbers`, `wall` (ms) and `detailed` (n,), `shadow` (n, ranks): who stood aside."""
-        aside = np.where(shadow.any(axis=1) & ~shadow.all(axis=1), np.nan, shadow[:, 0])
+        is_part = reduce_rows(np.logical_or, shadow) & ~reduce_rows(np.logical_and, shadow)
+        aside = np.where(is_part, np.nan, shadow[:, 0])
         self._steps = np.concatenate([self._steps, np.stack([numbers, wall, aside, detailed])], axis=1)
         numbers, wall, aside, _ = self._steps
         edges = np.diff((aside == 1).astype(np.int8), prepend=0, append=0)

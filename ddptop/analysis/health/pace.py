@@ -27,7 +27,7 @@ import numpy as np
 from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.frames.conditions import say
 from ddptop.frames.numbers import fixed
-from ddptop.frames.statistics import median
+from ddptop.frames.statistics import median, reduce_rows
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
@@ -82,7 +82,7 @@ class Pace:
     ) -> None:
         """The next n complete steps: their numbers, median wall times, what each rank has waited for a CPU
         (n, ranks; None: not known), ends, and whether no rank was flagged at each."""
-        cpu = np.zeros(len(wall)) if waited is None else np.fmax.reduce(waited, axis=1, initial=0.0)
+        cpu = np.zeros(len(wall)) if waited is None else np.fmax(reduce_rows(np.fmax, waited), 0.0)
         steps = np.array([numbers, wall, cpu, np.maximum(wall - cpu, 0.0), unix_s])
         for begin, stop in pairwise([*begins_of_runs(even).tolist(), len(even)]):
             if even[begin]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import PART_COLUMNS, PLACES
+from ddptop.frames.statistics import reduce_rows
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS
 from ddptop.protocol.step_words import CELL
@@ -212,7 +213,7 @@ def _exposed_ms(block: StepBlock, counts: Mask, backward: Column, parts: Column 
     exposed = np.full(counts.shape, np.nan) if parts is None else parts[PART_COLUMNS.index("exposed")].copy()
     unknown = np.isnan(exposed) & counts
     ranks = counts.shape[1]
-    for step in np.flatnonzero(unknown.any(axis=1) & np.array(block.detailed)).tolist():
+    for step in np.flatnonzero(reduce_rows(np.logical_or, unknown) & np.array(block.detailed)).tolist():
         begins = block.cells_at[step * ranks : (step + 1) * ranks + 1]
         n_cells = np.diff(begins)
         if n_cells[0] == 0 or (n_cells != n_cells[0]).any() or (block.integers[MICRO_STEPS, step] > 1).any():
@@ -265,25 +266,32 @@ def _waits_of_group(
     ranks = np.arange(by_class.shape[2])[members]
     for spent_of_all, wait_of_all in kinds:
         spent = spent_of_all[run, members]
-        least = np.fmin.reduce(spent, axis=1)
+        least = reduce_rows(np.fmin, spent)
         wait = spent - least[:, None]
         if kinds[0].spent is spent_of_all:
-            wait[np.isnan(spent).any(axis=1)] = np.nan  # the one that is not known may have been the last
+            wait[reduce_rows(np.logical_or, np.isnan(spent))] = (
+                np.nan
+            )  # the one that is not known may have been the last
         if wait_of_all is not None:  # not known of a first step, whose bucket detail tells it
             wait = np.where(np.isnan(wait_of_all[run, members]), wait, wait_of_all[run, members])
-        wait = exact(wait)
-        by_class[WAITING][run, to] += np.nan_to_num(wait[:, mine])
-        by_class[TRANSFER][run, to] += np.nan_to_num(exact(spent[:, mine]) - wait[:, mine])
-        total = np.nansum(wait[:, mine], axis=1)
+        own_wait = exact(wait)[:, mine]
+        known_wait = np.nan_to_num(own_wait)
+        by_class[WAITING][run, to] += known_wait
+        by_class[TRANSFER][run, to] += np.nan_to_num(exact(spent[:, mine]) - own_wait)
+        total = reduce_rows(np.add, known_wait)
         steps = np.flatnonzero(total > 0)
         if not len(steps):
             continue
         last = np.where(np.isnan(spent[steps]), np.inf, spent[steps]).argmin(axis=1)
-        longest = np.fmax.reduce(wait[steps][:, mine], axis=1)
+        longest = reduce_rows(np.maximum, known_wait)[steps]
         which = 0 if kinds[0].spent is spent_of_all else 1
         of_members, usual_ms = places[which][:, run, members], usual[which]
         if usual_ms is None:
-            usual_ms = np.partition(of_members, (len(ranks) - 1) // 2, axis=2)[..., (len(ranks) - 1) // 2]
+            middle = (len(ranks) - 1) // 2
+            if middle:
+                usual_ms = np.partition(of_members, middle, axis=2)[..., middle]
+            else:  # of two ranks the smaller one: it takes a tenth
+                usual_ms = reduce_rows(np.minimum, of_members)
             usual[which] = usual_ms
         over = of_members[:, steps, last] - usual_ms[:, steps]
         fetches = places[0][0][run, members][steps, last] > 0

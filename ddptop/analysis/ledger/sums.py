@@ -23,7 +23,7 @@ from ddptop.analysis.ledger.step_times import (
     exact,
 )
 from ddptop.frames.ledger import LEDGER_CLASSES
-from ddptop.frames.statistics import median
+from ddptop.frames.statistics import median, reduce_rows
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
 
@@ -364,7 +364,7 @@ class RunLedger:
             self._tails_before(numbers, wall.shape[1]),
         )
         before, self._newest, self._tails = self._newest, int(numbers[-1]), times.tail
-        recorded = ~block.shadow.any(axis=1)
+        recorded = ~reduce_rows(np.logical_or, block.shadow)
         length = np.asarray(median(wall))
         usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
         is_dear = recorded & ((length > DEAR * usual_ms) | ((numbers == 0) & (length > LONG_FIRST_MS)))
@@ -388,8 +388,8 @@ class RunLedger:
         self.session[ranks] = self._state.table.session[ranks]
         # Without steps that were lost: of their time no wait is known.
         known_ms = np.where((n_missing > 0)[:, None], scaled_ms, between_ms)
-        totals = wall.sum(axis=1) + known_ms.sum(axis=1)
-        self._add_bins(times, numbers, end_s, totals, left_out.sum(axis=1), is_usual)
+        totals = reduce_rows(np.add, wall) + known_ms.sum(axis=1)
+        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), is_usual)
         self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
         return _dear_waits(times.waits, numbers, end_s, is_dear)
 
@@ -478,7 +478,8 @@ class RunLedger:
         begins_group: bool,
     ) -> Column:
         """Returns the sums by class, (STEP_CLASSES, ranks)."""
-        ranks, sums = slice(0, wall.shape[1]), np.asarray(times.by_class.sum(axis=1))
+        # `einsum` takes a fourth of the time of `sum` where ranks are few.
+        ranks, sums = slice(0, wall.shape[1]), np.asarray(np.einsum("cnr->cr", times.by_class))
         unknown = wall + between_ms - times.by_class.sum(axis=0) - left_out
         joined = block.integers[FLAGS] & int(Flag.JOINED) != 0
         if joined.any():  # it has no batches any more, and answers the others' collectives

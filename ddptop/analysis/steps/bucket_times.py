@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.complete_steps import block_of
-from ddptop.frames.statistics import mean
+from ddptop.frames.statistics import mean, reduce_rows
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import FLAGS
 from ddptop.protocol.step_words import CELL
@@ -282,18 +282,18 @@ def figures(t: Timing) -> StepFigures:
     """Compare the ranks' arrivals at each all-reduce; all figures, vectorized over steps and ranks."""
     # A callback may stamp an end many ms late, but never early. So on a shared clock a lane is free on all
     # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
-    first_end = np.fmin.reduce(t.end, axis=-1)
+    first_end = reduce_rows(np.fmin, t.end)
     start = formulas.starts(t.ready, first_end if t.aligned else t.end, t.lanes)
     if not t.aligned:
         return _figures_apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
-    earliest, latest = np.fmin.reduce(start, axis=-1), np.fmax.reduce(start, axis=-1)
+    earliest, latest = reduce_rows(np.fmin, start), reduce_rows(np.fmax, start)
     last = formulas.last_arrival(latest, first_end)
     met = Met(start, np.broadcast_to(last[..., None], start.shape))
     is_latest, skew = start == latest[..., None], latest - earliest
     clear = (np.count_nonzero(is_latest, axis=-1) == 1) & (earliest < latest)
     who = np.where(clear, is_latest.argmax(axis=-1), -1)
     decided = _decide(start, earliest, skew, who, t.passes)
-    ready_last, late_end = np.fmax.reduce(t.ready, axis=-1), t.end - first_end[..., None]
+    ready_last, late_end = reduce_rows(np.fmax, t.ready), t.end - first_end[..., None]
     gains = _possible_gains(t, ready_last, first_end - last)
     return StepFigures(
         met=met,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.statistics import reduce_rows
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FLAGS
 from ddptop.protocol.step_words import CELL, LOSS, OWN
@@ -435,7 +436,8 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
 
 
 def _detailed(block: StepBlock) -> list[bool]:
-    flagged: list[bool] = (block.integers[FLAGS] & int(Flag.DETAIL)).any(axis=1).tolist()
+    detailed = reduce_rows(np.bitwise_or, block.integers[FLAGS]) & int(Flag.DETAIL)
+    flagged: list[bool] = detailed.astype(bool).tolist()
     return flagged
 
 

@@ -42,7 +42,7 @@ from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
 from ddptop.frames.conditions import say
 from ddptop.frames.phrases import blamed, which_hosts
-from ddptop.frames.statistics import mean, median
+from ddptop.frames.statistics import mean, median, reduce_rows
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEFORE_FORWARD, BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, WALL
@@ -286,7 +286,7 @@ class StepEvaluation:
         if parts is not None:  # else waits are known of sampled steps only
             self._rare_events.take(dear, numbers, end_s)
         exposed, budget = _budget(columns, parts)
-        wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
+        wall, known_phases = median(columns[0]), ~reduce_rows(np.logical_or, shadow)
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         figures.recorded_steps.take(numbers, known_phases)
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
@@ -306,8 +306,8 @@ class StepEvaluation:
             "step": numbers,
             "time_s": end_s,
             "loss_mean": np.divide(total, count, out=unknown.copy(), where=count > 0),
-            "loss_min": np.fmin.reduce(losses, axis=1),
-            "loss_max": np.fmax.reduce(losses, axis=1),
+            "loss_min": reduce_rows(np.fmin, losses),
+            "loss_max": reduce_rows(np.fmax, losses),
             "step_ms": wall,
             "busbw_gbps": unknown.copy(),
             **budget,
@@ -504,8 +504,8 @@ class StepEvaluation:
 
     def _check_no_sync(self, flags: Numbers, numbers: Column, end_s: Column) -> None:
         """Log when `no_sync()` begins to enclose backward alone. `flags`: (n, ranks); the others (n,)."""
-        late: Mask = np.any(flags & int(Flag.LATE_NO_SYNC) != 0, axis=1)
-        recorded = np.flatnonzero(np.any(flags & int(Flag.SHADOW | Flag.JOINED) == 0, axis=1))
+        late: Mask = reduce_rows(np.logical_or, flags & int(Flag.LATE_NO_SYNC) != 0)
+        recorded = np.flatnonzero(reduce_rows(np.logical_or, flags & int(Flag.SHADOW | Flag.JOINED) == 0))
         if late.any() and not self._figures.late_no_sync:
             first = int(late.argmax())
             now_s = self._state.started_ns / NS + float(end_s[first])
@@ -651,7 +651,7 @@ def own_times(
         parts[:, ~counts] = waited[:, ~counts] = np.nan
     for part in (exposed, gc, elements, buffers):
         part[part < 0] = np.nan
-    cpu[(cpu < 0).any(axis=1)] = np.nan  # compared only where all ranks know theirs
+    cpu[reduce_rows(np.logical_or, cpu < 0)] = np.nan  # compared only where all ranks know theirs
     wall, data, forward, backward, optimizer, other = columns
     phases = (data, forward, backward - exposed, optimizer)
     for part, phase, wait in zip(places[:4], phases, waited[:4], strict=True):

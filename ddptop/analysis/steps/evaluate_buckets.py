@@ -21,7 +21,7 @@ from ddptop.analysis.steps.windows import (
     DetailWindow,
 )
 from ddptop.analysis.straggler.arrival_rules import EVERY, EVERY_STEPS
-from ddptop.frames.statistics import mean, median
+from ddptop.frames.statistics import mean, median, reduce_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -269,7 +269,7 @@ def figures_of_detail(
     recoverable = _gained(
         columns[0], [(group_buckets.window, group_buckets.found.recoverable) for group_buckets in groups]
     )
-    hidden = np.fmin.reduce(waits.exposed, axis=-1)
+    hidden = reduce_rows(np.fmin, waits.exposed)
     gain_of_both = _gained(
         columns[0], [(group_buckets.window, group_buckets.found.both) for group_buckets in groups]
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.statistics import LONG, median_of_others, probability_of_at_least
+from ddptop.frames.statistics import LONG, median_of_others, probability_of_at_least, reduce_rows
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -58,7 +58,7 @@ def clock_free_arrival(start: Column, end: Column) -> Column:
 
     X' = min over ranks of D: the transfer took at most as long as the shortest collective.
     """
-    return np.asarray(end - np.fmin.reduce(end - start, axis=-1)[..., None])
+    return np.asarray(end - reduce_rows(np.fmin, end - start)[..., None])
 
 
 def wait(start: Column, arrival: Column) -> Column:
@@ -128,8 +128,8 @@ def transfer_of_step(exposed: Column, counts: Mask) -> Column:
     `counts`: whether the rank took part with gradients of its own. NaN where one of these is unknown: it may
     have been the last.
     """
-    unknown = (np.isnan(exposed) & counts).any(axis=-1)
-    return np.where(unknown, np.nan, np.fmin.reduce(exposed, axis=-1))
+    unknown = reduce_rows(np.logical_or, np.isnan(exposed) & counts)
+    return np.where(unknown, np.nan, reduce_rows(np.fmin, exposed))
 
 
 def second_latest(times: Column) -> Column:
@@ -140,7 +140,7 @@ def second_latest(times: Column) -> Column:
     largest_at = known_times.argmax(axis=-1)[..., None]
     latest = np.take_along_axis(known_times, largest_at, axis=-1)[..., 0]
     np.put_along_axis(known_times, largest_at, -np.inf, axis=-1)
-    second = known_times.max(axis=-1)
+    second = reduce_rows(np.maximum, known_times)
     return np.where(np.isinf(second), latest, second)
 
 
@@ -158,7 +158,7 @@ def middle_latest(times: Column) -> Column:
 
 def recoverable(start: Column) -> Column:
     """A - second latest s of each all-reduce: the time saved if the last arriver came second latest."""
-    return np.asarray(np.fmax.reduce(start, axis=-1) - second_latest(start))
+    return np.asarray(reduce_rows(np.fmax, start) - second_latest(start))
 
 
 def replay(arrival: Column, transfer: Column, lanes: int) -> Column:

@@ -30,6 +30,7 @@ from ddptop.frames.statistics import (
     median,
     pack_known,
     quantile,
+    reduce_rows,
     standard_error,
 )
 
@@ -432,7 +433,7 @@ def outstanding(excess: Column) -> tuple[Indices, Column]:
     last = np.arange(len(other_excess)), other_excess.argmax(axis=1)
     largest = other_excess[last] if len(excess) > 1 else np.full(len(other_excess), np.nan)
     other_excess[last] = -np.inf
-    gain = largest - np.maximum(other_excess.max(axis=1), 0.0)
+    gain = largest - np.maximum(reduce_rows(np.maximum, other_excess), 0.0)
     return last[1], np.where(np.isfinite(gain), gain, np.nan)
 
 

@@ -110,6 +110,8 @@ def median_of_others(values: Column) -> Column:
 
 def _median_of_known_others(values: Column, ordered: Column) -> Column:
     """`median_of_others` where some elements are NaN, whose number may differ. `ordered`: sorted."""
+    if np.isnan(ordered[..., 0]).all():  # of what no rank reports
+        return np.full(values.shape, np.nan)
     n_others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
     top = values.shape[-1] - 1
 

@@ -297,7 +297,7 @@ class StepEvaluation:
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
-            self._flag_by_own_times([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
+            self._flag_by_own_times(batch.divisions, at, numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
         count, unknown = is_known.sum(axis=1), np.full(len(numbers), np.nan)
@@ -438,10 +438,14 @@ class StepEvaluation:
         settled |= agreements(figures, (group.ranks, group.group), points, due + 1, verdicts)
         return settled & [verdict.flag is not None or not verdict.blind for verdict in verdicts]
 
-    def _flag_by_own_times(self, divisions: list[Division], numbers: Column, times: Column) -> None:
-        """Evaluate the rules over every step's own times, and log when the flag changes."""
+    def _flag_by_own_times(
+        self, divisions: list[Division], at: Indices, numbers: Column, times: Column
+    ) -> None:
+        """Evaluate the rules over every step's own times, and log when the flag changes.
+
+        `at`: (n,) indices in `divisions` of the steps that were added; the others (n,) of them."""
         figures, steps = self._figures, self._figures.steps
-        flags, first = figures.flags, steps.ranks.count - len(divisions)
+        flags, first = figures.flags, steps.ranks.count - len(at)
         previous = np.concatenate([[flags.newest], numbers[:-1]])
         flags.newest = int(numbers[-1])
         if not steps.has_own:
@@ -449,8 +453,8 @@ class StepEvaluation:
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
         slots = first + due
         for n, i in enumerate(due.tolist()):
-            if divisions[i].peers is not self._peers:
-                self._peers = divisions[i].peers
+            if divisions[at[i]].peers is not self._peers:
+                self._peers = divisions[at[i]].peers
                 members = [np.arange(figures.world)[peers.to] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self._flagging.evaluate(steps, slots[n:], self._compared_ranks)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.frames.history import RankMinutes
 
 if TYPE_CHECKING:
@@ -159,6 +160,6 @@ def _mean_of_known(known: Column, total: Column) -> Column:
 
 def _folded(number: Indices, cells: Column) -> tuple[Indices, Column]:
     """Rows of equal number, which follow each other, as one row each."""
-    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+    starts = begins_of_runs(number)
     sums = np.add.reduceat(cells[:, :2], starts, axis=0)
     return number[starts], np.concatenate([sums, np.fmax.reduceat(cells[:, 2:], starts, axis=0)], axis=1)

@@ -251,7 +251,7 @@ def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False, who
         return f"{NOT_MEASURABLE} yet"
     if error_pct is not None and error_pct > pct:
         return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)}{of_whole}"
-    error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
+    error = "" if not error_pct or not round(error_pct, digits) else f" ±{percent(error_pct, digits)}"
     return f"waiting costs {percent(pct)}{error}{of_whole}"
 
 

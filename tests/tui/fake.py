@@ -24,6 +24,7 @@ from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.process_groups import ProcessGroupFigures
 from ddptop.sources.live import aged_frame
+from tests.frames.ledgers import ledger, waited
 
 NOW = 1_760_013_067.0
 """2025-10-09 12:31:07 UTC."""
@@ -85,10 +86,11 @@ class FakeSource:
         """Nothing to end."""
 
 
-def epoch(world: int, steps_per_s: float | None) -> EpochProgress:
-    """A third of an epoch; `steps_per_s`: None where no steps are made."""
-    rates = (None, None) if steps_per_s is None else (280 / steps_per_s, 32 * world * steps_per_s)
-    return EpochProgress(3, 120, 400, *rates)
+def epoch(world: int, steps_per_s: float | None, steps: int = 12_480) -> EpochProgress:
+    """Epochs of 400 steps; `steps_per_s`: None where no steps are made."""
+    left = 400 - steps % 400
+    rates = (None, None) if steps_per_s is None else (left / steps_per_s, 32 * world * steps_per_s)
+    return EpochProgress(steps // 400, steps % 400, 400, *rates)
 
 
 def live(world: int = 4, **changes: Any) -> Frame:
@@ -134,6 +136,7 @@ def straggler(world: int = 4) -> Frame:
             no_straggler_high_ms=27.0,
         ),
         ranks=late_ranks(world),
+        buckets=tuple(late_bucket(bucket) for bucket in frame.buckets),
         progress=epoch(world, 21.4),
         straggler=Straggler(
             1,
@@ -210,15 +213,19 @@ def clock_free() -> Frame:
 
 def evaluating() -> Frame:
     """Rank 0 evaluates, as it did twice before, and the others wait for it."""
-    frame = live()
+    frame, past, lasts_s = live(), history(end_s=ELAPSED_S - 14), 17.6
+    for ago_s in (210, 390):  # no step ends while it evaluates
+        before = past.time_s < ELAPSED_S - ago_s + lasts_s
+        past = replace(past, time_s=past.time_s - lasts_s * before)
     return replace(
         frame,
         activities=(
             LongActivity("evaluate", "", (0,), NOW - 14),
             LongActivity("wait", "barrier", (1, 2, 3), NOW - 14),
         ),
+        history=past,
         past_activities=tuple(
-            ActivitySpan("evaluate", NOW - ago_s, NOW - ago_s + 17.6) for ago_s in (390, 210)
+            ActivitySpan("evaluate", NOW - ago_s, NOW - ago_s + lasts_s) for ago_s in (390, 210)
         ),
         progress=epoch(4, None),
     )
@@ -232,11 +239,63 @@ def finished() -> Frame:
         frame,
         run=replace(frame.run, state="finished", exit_code=0),
         ranks=ended,
-        progress=epoch(4, None),
+        progress=None,
+        history=history(end_s=ELAPSED_S - 3),
         events=(
             *frame.events,
             LoggedEvent(NOW - 3, "finished", "info", None, None, "run finished, exit code 0"),
         ),
+    )
+
+
+def saving() -> Frame:
+    """Rank 0 has saved for 6 s in every 200th of 1,400 steps, and ranks 1 and 2 have waited for it."""
+    world, steps, elapsed_s, saves_s = 3, 1_400, 84.0, 6.0
+    frame = live(world)
+    past = history(steps)
+    saves = past.step % 200 == 199
+    long_ms = 1e3 * saves_s * saves
+    step_ms = past.step_ms + long_ms
+    ends_s = np.cumsum(step_ms) / 1e3
+    past = replace(
+        past,
+        time_s=ends_s + (elapsed_s - ends_s[-1]),
+        wait_ms=past.wait_ms + long_ms * 2 / 3,
+        other_ms=past.other_ms + long_ms / 3,
+        **dict.fromkeys(("step_ms", *OF_BINS), step_ms),
+    )
+    each_s = {
+        "start": 4.1, "first_batch": 0.3, "data": 1.7, "forward": 9.9, "own_backward": 15.3,
+        "optimizer": 4.1, "transfer": 4.1, "between": 2.0,
+    }  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [of_rank_s] * world for name, of_rank_s in each_s.items()}
+    seconds["saving"] = [7 * saves_s, 0.0, 0.0]
+    seconds["waiting"] = [0.3, 7 * saves_s, 7 * saves_s]
+    of_saves = waited(0, "saving", 14 * saves_s, steps=7, each_s=saves_s)
+    rare = waited(2, "forward", 0.3, steps=300, each_s=0.001)
+    loss = float(past.loss_mean[-1])
+    group_figures = replace(
+        frame.group, step=steps, loss_mean=loss, loss_min=loss - 0.0006, loss_max=loss + 0.0006
+    )
+    return replace(
+        frame,
+        run=replace(frame.run, started_at=NOW - elapsed_s, elapsed_s=elapsed_s),
+        group=group_figures,
+        ranks=replace(
+            frame.ranks,
+            step=np.full(world, float(steps)),
+            records=np.full(world, float(steps)),
+            loss=frame.ranks.loss + loss - frame.group.loss_mean,
+        ),
+        history=past,
+        events=(LoggedEvent(NOW - elapsed_s + 1, "join", "info", None, None, "3 ranks joined"),),
+        records=world * steps,
+        progress=epoch(world, 37.6, steps),
+        past_activities=tuple(
+            ActivitySpan("save", NOW - elapsed_s + end_s - saves_s, NOW - elapsed_s + end_s)
+            for end_s in past.time_s[saves].tolist()
+        ),
+        ledger=ledger(elapsed_s=elapsed_s, waited_for=(of_saves, rare), **seconds),
     )
 
 
@@ -266,6 +325,14 @@ def replay(playing: bool = True) -> Frame:
         840.0, 3_360.0, 12_480, 1, 61_204, playing, 4.0, False, None, ((0.2, "straggler"), (0.4, "lost_rank"))
     )
     return replace(straggler(), source="replay", playback=played)
+
+
+def replay_from_the_start() -> Frame:
+    """The same, of a recording that begins with its run."""
+    frame = replay()
+    assert frame.playback is not None
+    played = replace(frame.playback, position_s=ELAPSED_S, duration_s=4 * ELAPSED_S, last_step=49_780)
+    return replace(frame, playback=played)
 
 
 def waiting(world: int = 4) -> Frame:
@@ -474,13 +541,66 @@ def buckets() -> tuple[BucketFigures, ...]:
     """Two buckets, the second compressed by a hook."""
     return (
         BucketFigures(
-            *(0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0),
+            *(0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 27.0),
             *("0", 0.02, 0.15),
         ),
         BucketFigures(
-            *(1, 1, 0, 25_165_824, 6, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 94.0),
+            *(1, 1, 0, 25_165_824, 6, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 26.0),
             *("0", 0.02, 0.15),
         ),
+    )
+
+
+def with_ledger(frame: Frame) -> Frame:
+    """With the seconds of all its steps, those in which nobody waited as in an even run."""
+    now, past, late = frame.ranks, frame.history, frame.straggler
+    world, even, slow = len(now.state), even_ranks(len(now.state)), past.step_ms > 40
+
+    def seconds(of_ranks: Ranks) -> dict[str, Any]:
+        return {
+            "data": of_ranks.own_data_ms,
+            "forward": of_ranks.own_forward_ms,
+            "own_backward": of_ranks.own_backward_ms,
+            "optimizer": of_ranks.own_optimizer_ms,
+            "between": of_ranks.other_ms,
+            "transfer": of_ranks.exposed_comm_ms - of_ranks.exposed_wait_ms,
+            "waiting": of_ranks.exposed_wait_ms,
+        }
+
+    n_slow, n_even = int(slow.sum()), int((~slow).sum())
+    then, since = seconds(even), seconds(now)
+    classes = {name: (then[name] * n_even + since[name] * n_slow) / 1e3 for name in then}
+    steps_s = float(past.step_ms.sum()) / 1e3
+    tail_s = frame.run.elapsed_s - float(past.time_s[-1])
+    tail = "stalled" if frame.stall else "evaluation" if frame.activities else "end"
+    classes[tail] = np.full(world, tail_s)
+    classes["start"] = np.full(world, frame.run.elapsed_s - tail_s - steps_s)
+    waits = waited(0, "forward", float(classes["waiting"].sum()), steps=n_even, each_s=0.0002)
+    if late is not None:
+        waits = replace(waits, rank=late.rank, place="data", steps=n_slow, longest_s=0.0213)
+    nothing = {"dear_steps": (), "n_dear": 0, "dear_s": 0.0, "longest_step": 12_480}
+    found = ledger(elapsed_s=frame.run.elapsed_s, waited_for=(replace(waits, **nothing),), **classes)
+    lost_pct = 100 * found.run.rank_seconds / (world * steps_s)
+    cost = replace(
+        found.run, over_s=steps_s, steps=len(past.step), lost_pct=lost_pct, low_pct=0.9 * lost_pct,
+        high_pct=1.1 * lost_pct,
+    )  # fmt: skip
+    return replace(frame, ledger=replace(found, recent=cost))
+
+
+def late_bucket(bucket: BucketFigures) -> BucketFigures:
+    """The same, for which all wait until rank 1 comes."""
+    assert bucket.transfer_ms is not None
+    assert bucket.busbw_gbps is not None
+    collective_ms = 20.3 + bucket.transfer_ms
+    effective = bucket.busbw_gbps * bucket.transfer_ms / collective_ms
+    return replace(
+        bucket,
+        collective_ms=collective_ms,
+        wait_ms=20.3,
+        effective_busbw_gbps=effective,
+        skew_ms=20.3,
+        last_arriver_pct=96.0,
     )
 
 
@@ -597,7 +717,7 @@ def without_ddp() -> Frame:
     return replace(
         frame,
         run=replace(frame.run, training="fsdp2", backend="gloo"),
-        ranks=ranks,
+        ranks=replace(ranks, device=("cpu",) * 4),
         group=group,
         history=history,
         buckets=(),

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.frames.frame import Alert, Clocks, LoggedEvent, Straggler
-from ddptop.frames.hosts import HostFigures, presumed_hosts
-from tests.tui.fake import NOW, live, straggler, waiting
+from ddptop.frames.frame import Alert, Clocks, GpuFacts, LoggedEvent, Straggler
+from ddptop.frames.hosts import HostFigures, host_index, presumed_hosts
+from ddptop.frames.numbers import known
+from ddptop.render.hosts import NOT_RUNNING
+from tests.tui.fake import NOW, live, straggler, waiting, with_ledger
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -35,8 +37,56 @@ def spread(frame: Frame, hosts: int, **changes: Any) -> Frame:
         device=tuple(f"cuda:{rank % each}" for rank in range(world)),
         local_rank=np.arange(world) % float(each),
     )
-    frame = replace(frame, ranks=ranks, run=replace(frame.run, nodes=hosts, world_size=world), **changes)
-    figures = tuple(figures_of(frame, names, host, each) for host in range(hosts))
+    run = replace(frame.run, world_size=world)
+    return with_figures(replace(frame, ranks=ranks, run=run, **changes))
+
+
+def placed(frame: Frame, each: int = 8) -> Frame:
+    """The same ranks, so many to a host, with the figures of hosts and GPUs as a run has them."""
+    world, ranks = len(frame.ranks.state), frame.ranks
+    on_gpus = np.array([device.startswith("cuda") for device in ranks.device], bool)
+    ranks = replace(
+        ranks,
+        host=tuple(f"node{rank // each}" if ranks.host[rank] else "" for rank in range(world)),
+        device=tuple(f"cuda:{r % each}" if on_gpus[r] else ranks.device[r] for r in range(world)),
+        local_rank=np.where(np.isfinite(ranks.local_rank), np.arange(world) % float(each), np.nan),
+    )
+    frame = replace(frame, ranks=ranks, gpus=tuple(gpu_of(frame, int(r)) for r in np.flatnonzero(on_gpus)))
+    if frame.stall is not None:
+        positions = (replace(one, host=ranks.host[one.rank]) for one in frame.stall.positions)
+        frame = replace(frame, stall=replace(frame.stall, positions=tuple(positions)))
+    deaths = (
+        replace(death, position=death.position and replace(death.position, host=ranks.host[death.rank]))
+        for death in frame.deaths
+    )
+    frame = replace(frame, deaths=tuple(deaths))
+    return with_figures(with_ledger(frame) if frame.ledger is None and frame.group.step else frame)
+
+
+def gpu_of(frame: Frame, rank: int) -> GpuFacts:
+    """A GPU waits for a slow rank at work, in a kernel of NCCL, and for a slow data loader idle."""
+    stall, late = frame.stall, frame.straggler
+    idle = stall is not None and rank in stall.ranks
+    slow = late is not None and rank in (late.rank, *late.ranks)
+    util_pct = 0.0 if idle else 54.0 if slow else 98.0 - rank % 3
+    return GpuFacts(
+        util_pct=util_pct, mem_bytes=int(61e9 + 1e8 * (rank % 4)), mem_total_bytes=int(81e9),
+        temp_c=48.0 + util_pct // 6, power_w=118.0 + 5 * util_pct, clock_mhz=1_755, max_clock_mhz=1_980,
+        throttle="", pcie_tx_bytes_s=None, pcie_rx_bytes_s=None, nvlink_tx_bytes=None, nvlink_rx_bytes=None,
+        rank=rank, allocated_bytes=int(52e9), reserved_bytes=int(58e9), peak_bytes=int(57e9), retries=0,
+    )  # fmt: skip
+
+
+def with_figures(frame: Frame) -> Frame:
+    """With the figures of every host of its ranks; of several also those that only agents know."""
+    index = host_index(frame.ranks.host)
+    hosts = [place for place, name in enumerate(index.names) if name]
+    figures = tuple(
+        figures_of(frame, index.names[host], place, index.ranks(host)) for place, host in enumerate(hosts)
+    )
+    if len(hosts) < 2:
+        alone = dict.fromkeys(("cpu_pct", "cores", "memory_used_bytes", "memory_bytes"))
+        figures = tuple(replace(one, **alone, received_bytes_s=None, sent_bytes_s=None) for one in figures)
     clocks = tuple(
         Clocks(
             one.name,
@@ -47,25 +97,28 @@ def spread(frame: Frame, hosts: int, **changes: Any) -> Frame:
         )
         for one in figures
     )
-    return replace(frame, hosts=figures, clocks=clocks)
+    return replace(frame, hosts=figures, clocks=clocks, run=replace(frame.run, nodes=len(hosts)))
 
 
-def figures_of(frame: Frame, names: list[str], host: int, each: int) -> HostFigures:
+def figures_of(frame: Frame, name: str, host: int, ranks: list[int]) -> HostFigures:
     """Even figures of one host; the first one has the collector."""
-    own = slice(host * each, host * each + each)
-    excess = frame.ranks.excess_ms[own]
-    worst = int(np.argmax(excess))
-    first = host == 0
+    table, late, first = frame.ranks, frame.straggler, host == 0
+    worst = max(ranks, key=lambda rank: np.nan_to_num(table.excess_ms[rank], nan=-np.inf))
+    worst = late.rank if late is not None and late.rank in ranks else worst
+    excess_ms, step_ms = float(table.excess_ms[worst]), float(np.median(table.step_ms[ranks]))
+    running = sum(table.state[rank] not in NOT_RUNNING for rank in ranks)
+    utils = [facts.util_pct for facts in frame.gpus if facts.rank in ranks and facts.util_pct is not None]
+    devices = sum(table.device[rank].startswith("cuda") for rank in ranks)
     return HostFigures(
-        name=names[host],
-        state="live",
-        ranks=each,
-        running=each,
-        age_ms=120.0 + host % 7,
-        worst_rank=host * each + worst,
-        excess_ms=float(excess[worst]),
-        step_ms=float(np.median(frame.ranks.step_ms[own])),
-        clock_offset_ms=None if first else -3.217 + 1.3 * host,
+        name=name,
+        state="live" if running else "finished",
+        ranks=len(ranks),
+        running=running,
+        age_ms=120.0 + host % 7 if running else 11_000.0,
+        worst_rank=worst if known(excess_ms) else None,
+        excess_ms=excess_ms if known(excess_ms) else None,
+        step_ms=step_ms if known(step_ms) else None,
+        clock_offset_ms=None if first else -3.217 + 1.3 * (host % 64),
         clock_bound_ms=None if first else 0.042 + 0.001 * (host % 5),
         clock_drift_ppm=None if first else 12.4 - host % 9,
         clock_age_s=None if first else 0.8,
@@ -76,8 +129,8 @@ def figures_of(frame: Frame, names: list[str], host: int, each: int) -> HostFigu
         memory_bytes=1_081_000_000_000,
         received_bytes_s=9.2e9 + host * 1e6,
         sent_bytes_s=9.1e9 + host * 1e6,
-        gpus=each,
-        gpu_util_pct=97.0 - host % 3,
+        gpus=devices,
+        gpu_util_pct=float(np.mean(utils)) if utils else 97.0 - host % 3 if devices else None,
         kept=0,
         local_recording=None,
         thinned=0,

@@ -52,7 +52,11 @@ def starting(ranks: tuple[RankStart, ...], behind: tuple[int, ...] = (), **chang
     return replace(
         frame,
         run=replace(frame.run, started_at=LAUNCHED_S, elapsed_s=31.0, state="live"),
-        ranks=replace(frame.ranks, state=tuple("live" if one.milestone else "waiting" for one in ranks)),
+        ranks=replace(
+            frame.ranks,
+            state=tuple("live" if one.milestone else "waiting" for one in ranks),
+            host=tuple(f"node{one.rank // 2}" if one.milestone else "" for one in ranks),
+        ),
         start=StartStatus(least, behind, newest_s, ranks),
         **changes,
     )

@@ -24,6 +24,7 @@ from tests.tui.fake import FakeSource, several
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.protocol.vocabulary import StepPhase
 
 NAN = float("nan")
 
@@ -39,57 +40,72 @@ class WantedSource(FakeSource):
 
 def with_wanted(frame: Frame, text: str) -> Frame:
     """The frame with the made-up part that `text` asks for."""
-    want = parse_request(text)
-    if frame.group.step is None:
+    want, newest, late = parse_request(text), frame.group.step, frame.straggler
+    if newest is None:
         return frame
+    world, slow = len(frame.ranks.state), () if late is None else (late.ranks or (late.rank,))
     if isinstance(want, TimelineRequest):
-        world = len(frame.ranks.state)
-        return replace(frame, timeline=timeline(world, want) if frame.buckets else untimed(world))
+        if not frame.buckets:
+            return replace(frame, timeline=untimed(world, "forward"))
+        return replace(frame, timeline=timeline(world, want, slow=slow, newest=newest))
     if isinstance(want, HeatRequest):
-        slow = frame.straggler.rank if frame.straggler and not frame.straggler.group else None
-        return replace(frame, heat=heat(len(frame.ranks.state), want, slow))
+        one = slow[0] if late is not None and not late.group else None
+        return replace(frame, heat=heat(world, want, one, newest))
     return frame
 
 
 def timeline(
-    world: int = 4, want: TimelineRequest | None = None, buckets: int = 2, **changes: Any
+    world: int = 4,
+    want: TimelineRequest | None = None,
+    buckets: int = 2,
+    *,
+    slow: tuple[int, ...] = (1,),
+    newest: int = 12_480,
+    **changes: Any,
 ) -> Timeline:
-    """A step in which rank 1 comes 20 ms late with its data."""
+    """A step to which some ranks come 20 ms late with their data; `slow` empty: an even one."""
     want = want or TimelineRequest()
-    kept = tuple(range(12_228, 12_481, 4))
+    kept = tuple(range(max(newest % 4, newest - 252), newest + 1, 4))
     step = want.step if want.step in kept else kept[-1]
     first = max(0, min(want.rank - 7, world - 15)) if world > 16 else 0
     ranks = list(range(first, min(world, first + 16)))
-    if world > 16 and 1 not in ranks:
-        ranks = [1, *ranks[:15]]
+    if world > 16 and slow and slow[0] not in ranks:
+        ranks = [slow[0], *ranks[:15]]
     sizes = [8_392_704, *[25_165_824] * (buckets - 1)]
+    delay = LATE_MS if slow else 0.1
     shown = Timeline(
-        step=step or 12_480,
+        step=step or newest,
         kept=kept,
         picked=want.step in kept,
         detailed=True,
         clock_free=False,
         micro_steps=1,
-        step_ms=46.8,
-        span_ms=46.8,
-        exposed_ms=18.4,
-        overlap_pct=22.0,
+        step_ms=26.5 + delay,
+        span_ms=26.5 + delay,
+        exposed_ms=18.4 if slow else 3.1,
+        overlap_pct=22.0 if slow else 40.0,
         bound_ms=0.1,
-        last=1,
-        skew_ms=20.3,
+        last=slow[0] if slow else 1,
+        skew_ms=delay,
         kept_every=1,
         reduces=tuple(Reduce(0, i, sizes[i], "0") for i in range(buckets)),
-        lanes=tuple(lane(rank, late=20.3 if rank == 1 else 0.0, buckets=buckets) for rank in ranks),
+        lanes=tuple(lane(rank, LATE_MS if rank in slow else 0.0, buckets, delay) for rank in ranks),
     )
     return replace(shown, **changes)
 
 
-def lane(rank: int, late: float, buckets: int = 2) -> Lane:
-    """1.2 ms of data, 7.1 of forward, 14 of backward with the buckets ready at even distances."""
-    begin = 0.1 * (rank % 3)
-    data, forward = begin + 1.2 + late, begin + 8.4 + late
+LATE_MS = 20.3
+"""How late a slow rank is."""
+
+
+def lane(rank: int, late: float, buckets: int = 2, delay: float = LATE_MS, place: StepPhase = "data") -> Lane:
+    """1.2 ms of data, 7.1 of forward, 14 of backward with the buckets ready at even distances; `late` ms more
+    in `place`. The last rank comes `delay` ms late."""
+    begin = 0.1 * (rank % 3) if delay == LATE_MS else 0.02 * (rank % 3)
+    data = begin + 1.2 + (late if place == "data" else 0.0)
+    forward = begin + 8.4 + late
     ready = forward + 14.0 * np.arange(1, buckets + 1) / buckets
-    arrival = begin + 8.4 + 20.3 + 14.0 * np.arange(1, buckets + 1) / buckets
+    arrival = begin + 8.4 + delay + 14.0 * np.arange(1, buckets + 1) / buckets
     arrival = np.maximum(arrival, ready)
     end = arrival + np.where(np.arange(buckets) == 0, 1.9, 3.0)
     spans = [
@@ -100,21 +116,22 @@ def lane(rank: int, late: float, buckets: int = 2) -> Lane:
     spans.append(LaneSpan("backward", forward, float(ready[-1])))
     spans.append(LaneSpan("waiting", float(ready[-1]), float(arrival[-1])))
     spans.append(LaneSpan("moving", float(arrival[-1]), float(end[-1])))
-    spans += [LaneSpan("optimizer", float(end[-1]), 46.5), LaneSpan("other", 46.5, 46.8)]
+    step = 26.5 + delay
+    spans += [LaneSpan("optimizer", float(end[-1]), step - 0.3), LaneSpan("other", step - 0.3, step)]
     last = np.full(buckets, 1.0 if late else 0.0)
     spans = [span for span in spans if span.end_ms > span.begin_ms]
     return Lane(rank, tuple(spans), np.arange(float(buckets)), ready, ready, arrival, end, last)
 
 
-def untimed(world: int = 4) -> Timeline:
-    """A step without bucket detail."""
+def untimed(world: int = 4, place: StepPhase = "data") -> Timeline:
+    """A step without bucket detail, in which rank 1 is late in one of its phases."""
     shown = timeline(world, exposed_ms=None, overlap_pct=None, detailed=False, last=None, skew_ms=None)
     nothing = np.zeros(0)
     lanes = []
     for one in shown.lanes:
         spans = [
             LaneSpan("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms)
-            for s in one.spans
+            for s in lane(one.rank, LATE_MS if one.rank == 1 else 0.0, place=place).spans
         ]
         lanes.append(replace(one, spans=tuple(spans), reduces=nothing, ready_ms=nothing, start_ms=nothing,
                              arrival_ms=nothing, end_ms=nothing, last=nothing))  # fmt: skip
@@ -140,7 +157,7 @@ def values(world: int, figure: str, steps: int, slow: int | None) -> Any:
     return np.where((rank == world - 1) & (step < steps // 3), NAN, found)
 
 
-def heat(world: int, want: HeatRequest, slow: int | None = 1) -> Heat:
+def heat(world: int, want: HeatRequest, slow: int | None = 1, newest: int = 12_480) -> Heat:
     """As the reducer makes it."""
     count = min(want.count or world, world - want.first)
     steps = min(want.columns, count_map_steps(world, 100))
@@ -152,7 +169,7 @@ def heat(world: int, want: HeatRequest, slow: int | None = 1) -> Heat:
         first=want.first,
         count=count,
         rows=tuple((edges + want.first).tolist()),
-        steps=tuple(range(12_481 - steps, 12_481)),
+        steps=tuple(range(newest + 1 - steps, newest + 1)),
         low=float(np.nanmin(cells)),
         middle=float(np.nanmedian(cells)),
         high=float(np.nanmax(cells)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.style import Style
@@ -20,10 +20,19 @@ from ddptop.render.line import Ground, Line, Role
 from ddptop.render.text import ASCII
 from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
-from tests.frames.ledgers import checkpoints
 from tests.tui.drive import Sketch
-from tests.tui.fake import CASES, evaluating, finished, live, replay, straggler, without_ddp
-from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake import (
+    CASES,
+    evaluating,
+    finished,
+    live,
+    replay_from_the_start,
+    saving,
+    straggler,
+    with_ledger,
+    without_ddp,
+)
+from tests.tui.fake_hosts import placed, silent, slow_rank
 from tests.tui.fake_start import held_up, on_their_way
 from tests.tui.fake_views import WantedSource
 from tests.tui.troubles import died, missing
@@ -40,13 +49,18 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 """The keys that lead to a view."""
 
 WORLDS: Mapping[str, Callable[[], Frame]] = {
-    "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
-    "with a bill": lambda: replace(live(3), ledger=checkpoints()), "dead": died,
-    "evaluating": evaluating, "finished": finished, "waiting": CASES["waiting"],
-    "replay": replay, "2 ranks": lambda: straggler(2),
-    "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
-    "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
-    "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4), "without DDP": without_ddp,
+    **{
+        name: partial(lambda make: placed(make()), make)
+        for name, make in {
+            "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
+            "with a bill": saving, "dead": died, "evaluating": evaluating, "finished": finished,
+            "waiting": CASES["waiting"], "replay": replay_from_the_start, "2 ranks": lambda: straggler(2),
+            "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
+            "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
+            "without DDP": without_ddp,
+        }.items()
+    },
+    "3 hosts": lambda: with_ledger(slow_rank(3, 4)), "a silent host": lambda: with_ledger(silent(3, 4)),
 }  # fmt: skip
 
 

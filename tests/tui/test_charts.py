@@ -23,7 +23,7 @@ from ddptop.render.line import Line, Piece, Role
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarithmic, share_drawing
 from ddptop.tui.views.curve import Curve, draw_chart
-from tests.tui.drive import Sketch, Stage, on_stage, screen
+from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import (
     NAN,
     NOW,
@@ -40,6 +40,7 @@ from tests.tui.fake import (
 from tests.tui.fake_views import heat
 from tests.tui.pages import page, place_at
 from tests.tui.screens import check, unboxed
+from tests.tui.troubles import missing
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -359,6 +360,14 @@ def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_ar
         assert "unknown" not in drawn
     assert "mean ms " not in page(known, place_at("overview"), (80, 24)), "no room"
     assert page(known, place_at("overview"), (160, 50), plain=True).isascii()
+
+
+@pytest.mark.parametrize("width", range(60, 100, 3))
+def test_a_stall_is_marked_where_the_steps_end(width: int) -> None:
+    axis = next(line for line in sketch(FakeSource(missing()), (width, 24)).splitlines() if "└──" in line)
+    left = axis[: width // 2].rstrip()
+    assert left.endswith("■"), "it is noticed after the newest step"
+    assert all(len(label) in (5, 8) for label in re.findall(r"[\d:]+", left)), "no label is cut"
 
 
 def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> None:

@@ -28,7 +28,7 @@ def test_a_mark_and_another_rank_open_the_page() -> None:
     assert compared(sketch)["late ms"][:3] == ["-0.1", "20.3", "+20.4"]
     assert compared(sketch)["relative"][:3] == ["0.99", "0.54", "-0.45"]
     assert compared(sketch)["step"][:3] == ["12,480", "12,480", "0"]
-    assert "rank 1 is most often last in bucket 0 (96%), 1 (94%)" in page
+    assert "rank 1 is most often last in bucket 0 (96%), 1 (96%)" in page
 
 
 def test_a_rank_that_waits_for_the_other_is_not_the_worse_one() -> None:

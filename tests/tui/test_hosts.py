@@ -22,7 +22,8 @@ from ddptop.tui.views.hosts import make_host_filter
 from ddptop.tui.views.rank_order import filter_ranks, order_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import NOW, FakeSource, straggler, unknown_ranks, waiting
-from tests.tui.fake_hosts import SLOW, gathering, healthy, names_of, silent, slow_rank, with_state
+from tests.tui.fake_hosts import SLOW, gathering, healthy, names_of, placed, silent, slow_rank, with_state
+from tests.tui.fake_start import held_up
 from tests.tui.fake_views import WantedSource, clock_free
 from tests.tui.screens import check
 
@@ -362,3 +363,25 @@ def test_hosts_are_counted_alike_on_every_page_with_their_unit() -> None:
         assert "512 hosts lost" in text, keys
         assert not re.search(r"51[13]|\b512 (?!hosts)", text.partition("gpu-")[0]), keys
     assert "512 hosts" in shown(frame, "160x50", "6")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (67, 19), (50, 24), (160, 50)])
+def test_the_only_host_shows_its_ranks_and_says_what_is_not_known(size: tuple[int, int]) -> None:
+    text = sketch(FakeSource(placed(straggler())), size, "8")
+    assert "1 host" in text and "worst first" not in text
+    assert "CPU, memory, network: with several hosts only" in text
+    assert "ranks of node0" in text and re.search(r"▲ +1 ", text)
+    assert size[0] < 160 or "rank 1, its worst, beside the other ranks" in text
+
+
+def test_the_ranks_of_a_host_begin_in_the_same_line_for_every_host() -> None:
+    person, found = Sketch(FakeSource(slow_rank(3, 4)), (80, 24)), set()
+    for keys in (("8",), ("down",), ("down",)):
+        lines = person.press(*keys).splitlines()
+        found.add(next(row for row, line in enumerate(lines) if "ranks of gpu-" in line))
+    assert len(found) == 1
+
+
+def test_before_the_first_step_a_host_shows_the_start() -> None:
+    text = sketch(FakeSource(placed(held_up())), (160, 50), "8")
+    assert "No step is complete yet." in text and "model 27 s" in text and "nothing to draw" not in text

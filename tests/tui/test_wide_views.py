@@ -209,7 +209,7 @@ def test_a_lane_of_a_rank_that_the_run_has_not_and_a_value_of_no_rank_are_drawn(
         ("start of 64", "stall", "6 ranks have the same stack", "of 0 ranks"),
         ("64 ranks", "compare", "waits 20.3 for 1", ""),
         ("waiting", "compare", "rank 3", "in no bucket"),
-        ("64 ranks", "rank", "rank 1 takes 20.3 ±0.1 ms longer", "ranks by host"),
+        ("64 ranks", "rank", "rank 1 on node0 takes 20.3 ±0.1 ms longer", "ranks by host"),
         ("3 hosts", "heat", "worst of 12 cells", ""),
         ("without DDP", "overview", "costs 43%", "without the slow rank"),
         ("without DDP", "overview", "no DDP model (FSDP2): no bucket is timed", "nothing to draw yet"),

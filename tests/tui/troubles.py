@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
-from tests.tui.fake import NOW, column, epoch, live, replay
+from tests.tui.fake import ELAPSED_S, NOW, column, epoch, history, live, replay
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 
@@ -114,6 +114,7 @@ def died() -> Frame:
         frame,
         run=replace(frame.run, state="failed", exit_code=1),
         progress=epoch(4, None),
+        history=history(end_s=ELAPSED_S - 12),
         ranks=replace(
             frame.ranks,
             state=("failed",) * 4,
@@ -166,6 +167,7 @@ def _stalled(stall: Stall) -> Frame:
         frame,
         run=replace(frame.run, state="stalled"),
         progress=epoch(4, None),
+        history=history(end_s=ELAPSED_S - 17),
         ranks=replace(frame.ranks, state=("stalled",) * 4),
         alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
         events=(

@@ -290,8 +290,10 @@ def find_happened(scene: Scene) -> Happened:
         # The event of its beginning may have left the log already; the alert still knows the time.
         since = since or min(alerts, default=frame.unix_s)
         episodes.append((since - began, frame.unix_s - began))
-    marks = tuple(
-        (event.unix_s - began, *of_severity(event.severity, event.kind))
+    time_s = frame.history.time_s
+    newest_s = float(time_s[-1]) if len(time_s) else 0.0
+    marks = tuple(  # a stall begins after the newest step, where the axis ends
+        (min(event.unix_s - began, newest_s), *of_severity(event.severity, event.kind))
         for event in frame.events
         if event.severity != "info"
     )

@@ -242,7 +242,8 @@ def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
     time_axis, happened = TimeAxis(axis.begin_s, end, width), curve.happened
     points = (curve.x, curve.behind_x)
     origin, newest = happened.origin, max(x[-1] for x in points if x is not None and len(x))
-    track, taken = Track(time_axis), {time_axis.cell(time_s) for time_s, _, _ in happened.events}
+    track = Track(time_axis)
+    taken = {min(time_axis.cell(time_s), width - 1) for time_s, _, _ in happened.events}
     track.put(axis.begin_s, end, "─", "rule")
     for begin, until in happened.episodes:
         track.put(begin, until, "═", "warn", least=1)

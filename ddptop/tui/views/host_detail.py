@@ -23,12 +23,14 @@ from ddptop.frames.numbers import (
     signed,
     size,
 )
+from ddptop.frames.phrases import several_hosts
 from ddptop.frames.statistics import median
 from ddptop.render import table
 from ddptop.render.bill import class_look
 from ddptop.render.hosts import rank_spans
-from ddptop.render.line import Line, Piece, join_parts
-from ddptop.render.phases import PARTS, draw_pairs, draw_share_bar
+from ddptop.render.line import Line, Piece, draw_rule, join_parts
+from ddptop.render.milestones import draw_before_first_step
+from ddptop.render.phases import PARTS, draw_legend, draw_pairs, draw_share_bar
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.tui.keys import Do
@@ -51,6 +53,9 @@ DETAIL = 4
 LEAST_PANELS = 24
 """Lines of the panels, which a long list of hosts leaves to them."""
 
+TALLEST_RANK = 3
+"""Lines of a rank of few."""
+
 SIDE_PART = 0.4
 """Of the width, for the panels at the right."""
 
@@ -69,8 +74,7 @@ def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) 
     """The host in words; `state`: as the list has it, None: that of the host itself."""
     first = Line(scene.clean(host.name) or UNKNOWN, "strong")
     text, role = state or host_state_piece(host, UNREACHABLE_WIDTH, scene.frame.source)
-    index = host_index(scene.frame.ranks.host)
-    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
+    ranks = _ranks_of(scene, host)
     who = join_parts(
         [
             Line("▸ ", "accent").extend(first),
@@ -93,10 +97,44 @@ def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) 
         ],
         width,
     )
-    if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
-        load = Line("  CPU, memory and network: not known", "dim").cut(width)
+    if not _reports_usage(host):
+        load = Line("  ").add(_explain_no_usage(scene), "dim").cut(width)
     agent = wrap_lines(scene.clean(" · ".join(describe_agent(host))), width - 2, DETAIL - 2)
     return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
+
+
+def _ranks_of(scene: Scene, host: HostFigures) -> list[int]:
+    index = host_index(scene.frame.ranks.host)
+    return index.ranks(index.names.index(host.name)) if host.name in index.names else []
+
+
+def _reports_usage(host: HostFigures) -> bool:
+    figures = (host.cpu_pct, host.memory_bytes, host.received_bytes_s)
+    return any(figure is not None for figure in figures)
+
+
+def _explain_no_usage(scene: Scene) -> str:
+    """Why processors, memory and network of a host are not known."""
+    several = several_hosts(scene.frame)
+    return f"CPU, memory, network: {'not known' if several else 'with several hosts only'}"
+
+
+def draw_host_below(
+    scene: Scene, host: HostFigures, state: Piece | None, width: int, height: int
+) -> list[Line]:
+    """`height` lines below the list: the host in words, and its ranks where there is room."""
+    words = [draw_rule(width), *draw_host(scene, host, state, width)]
+    if several_hosts(scene.frame):  # nothing moves with the cursor
+        words += [Line()] * (DETAIL + 1 - len(words))
+    ranks, room = _ranks_of(scene, host), height - len(words)
+    n_table = room - 2  # without the rule and the looks of the parts
+    if not ranks or n_table < LEAST_RANKS:
+        return words + [Line()] * room
+    tall = max(1, min(TALLEST_RANK, (n_table - 1) // len(ranks)))
+    rows = draw_ranks_now(scene, width, n_table, tall=tall, ranks=ranks)
+    title = draw_rule(width, f"ranks of {scene.clean(host.name) or UNKNOWN}")
+    legend = draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync)
+    return [*words, title, *rows, *[Line()] * (n_table - len(rows)), legend]
 
 
 def draw_last_message(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
@@ -133,36 +171,42 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
     """`height` lines: its ranks, their steps beside those of others, where their time went; its usage."""
     right = int(width * SIDE_PART)
     left, inner = width - right, right - BORDER
-    index = host_index(scene.frame.ranks.host)
-    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
+    ranks = _ranks_of(scene, host)
     most = height - PAIR_LINES - LEDGER_LINES
     tall = 2 if len(ranks) <= FEW_RANKS and 2 * len(ranks) + 2 <= most else 1
     n_ranks = max(LEAST_RANKS, min(len(ranks) * tall + 2, most))
     name = scene.clean(host.name) or UNKNOWN
     rows = draw_ranks_now(scene, left - 1, n_ranks - 1, tall=tall, ranks=ranks) if ranks else []
+    of_ranks = Panel(
+        f"ranks of {name}",
+        rows or [Line("no rank runs on it", "dim")],
+        n_ranks,
+        key="1",
+        opens=Do.VIEW("overview"),
+    )
+    usage = Panel(name, _draw_usage(scene, host, ranks, inner), USAGE_LINES)
+    if scene.frame.group.step is None:
+        start = draw_before_first_step(scene, left - 1, height - n_ranks - 1)
+        columns = [of_ranks, Panel(None, start)]
+        return draw_band([PanelColumn(left, columns), PanelColumn(right, [usage])], height)
     worst = host.worst_rank if ranks else None
     ledger = _draw_ledger(scene, ranks, left - 1)
     rest = height - n_ranks - PAIR_LINES
     n_ledger = 2 if scene.frame.ledger is None else WHOLE_LEDGER
     n_ledger = n_ledger if rest - n_ledger >= LEAST_CHART else rest
     columns = [
-        Panel(
-            f"ranks of {name}",
-            rows or [Line("no rank runs on it", "dim")],
-            n_ranks,
-            key="1",
-            opens=Do.VIEW("overview"),
-        ),
-        Panel(_title_of_pairs(worst), _draw_worst_rank(scene, ranks, worst, left - 1), PAIR_LINES),
+        of_ranks,
+        Panel(_title_of_pairs(scene, worst), _draw_worst_rank(scene, ranks, worst, left - 1), PAIR_LINES),
         Panel("where the time of its ranks went, whole run", ledger, n_ledger),
     ]
-    beside = [Panel(name, _draw_usage(scene, host, ranks, inner), USAGE_LINES)]
+    beside = [usage]
     gpus = [facts for facts in scene.frame.gpus if facts.rank in ranks]
     if gpus:
         most = min(len(gpus) + 2, height - USAGE_LINES - LEAST_PANEL)
         beside.append(Panel("GPUs of its ranks", _draw_gpus(scene, gpus, inner, most - 1), most))
     n_map = height - sum(panel.height or 0 for panel in beside)
-    n_right = n_map - (TALLEST_HOST_CELLS * len(index.names) + MAP_LINES)
+    n_hosts = len(host_index(scene.frame.ranks.host).names)
+    n_right = n_map - (TALLEST_HOST_CELLS * n_hosts + MAP_LINES)
     n_map -= n_right if n_right >= LEAST_CHART else 0
     if len(scene.frame.ranks.state) > 1 and n_map >= LEAST_PANEL:
         chosen = len(scene.frame.ranks.state) if worst is None else worst
@@ -184,15 +228,15 @@ def _draw_usage(scene: Scene, host: HostFigures, ranks: list[int], width: int) -
         draw_last_message(scene, host, ranks),
     ]
     lines = [join_parts(parts, width)]
-    gpus = f"of {counted(host.gpus, 'GPU')}"
-    for name, share, text in (
-        ("cpu", host.cpu_pct, f"of {counted(host.cores or 0, 'core')}"),
-        ("memory", host.memory_used_pct, f"of {size(host.memory_bytes)}"),
-        *((("gpus", host.gpu_util_pct, gpus),) if host.gpus else ()),
-    ):
+    cpu = ("cpu", host.cpu_pct, f"of {counted(host.cores or 0, 'core')}")
+    memory = ("memory", host.memory_used_pct, f"of {size(host.memory_bytes)}")
+    gpus = ("gpus", host.gpu_util_pct, f"of {counted(host.gpus, 'GPU')}")
+    reports = _reports_usage(host)
+    for name, share, text in (*((cpu, memory) if reports else ()), *((gpus,) if host.gpus else ())):
         lines.append(_draw_share(scene, name, share, text, width))
     network = Line("network ", "dim").add(f"{size(host.received_bytes_s)}/s").add(" in, ", "dim")
-    lines.append(network.add(f"{size(host.sent_bytes_s)}/s").add(" out", "dim").cut(width))
+    network.add(f"{size(host.sent_bytes_s)}/s").add(" out", "dim")
+    lines.append((network if reports else Line(_explain_no_usage(scene), "dim")).cut(width))
     return [*lines, *(Line(text, "dim") for text in _wrap_phrases(scene, describe_agent(host), width))]
 
 
@@ -241,14 +285,19 @@ def _draw_gpus(scene: Scene, gpus: list[GpuFacts], width: int, height: int) -> l
     return lines
 
 
-def _title_of_pairs(worst: int | None) -> str:
-    return "its ranks beside others" if worst is None else f"rank {worst}, its worst, beside other hosts"
+def _title_of_pairs(scene: Scene, worst: int | None) -> str:
+    if worst is None:
+        return "its ranks beside others"
+    others = "other hosts" if several_hosts(scene.frame) else "the other ranks"
+    return f"rank {worst}, its worst, beside {others}"
 
 
 def _draw_worst_rank(scene: Scene, ranks: list[int], worst: int | None, width: int) -> list[Line]:
-    """Each part of the step of its worst rank beside the median of all ranks elsewhere."""
+    """Each part of the step of its worst rank beside the median of all ranks elsewhere; on the only host, of
+    its other ranks."""
     parts, is_known = scene.breakdown.ms, scene.breakdown.known
-    elsewhere = is_known & ~np.isin(np.arange(len(is_known)), ranks)
+    apart = ranks if several_hosts(scene.frame) or worst is None else [worst]
+    elsewhere = is_known & ~np.isin(np.arange(len(is_known)), apart)
     if worst is None or worst >= len(is_known) or not is_known[worst] or not elsewhere.any():
         return [Line("not known of both", "faint")]
     pairs = [

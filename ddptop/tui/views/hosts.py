@@ -21,7 +21,7 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
-from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host, draw_host_panels
+from ddptop.tui.views.host_detail import DETAIL, LEAST_PANELS, draw_host_below, draw_host_panels
 from ddptop.tui.views.panels import has_panels
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def _count_hosts(scene: Scene, hosts: list[HostFigures]) -> str:
     state = scene.place.hosts
     words = [counted(total, "host") if len(hosts) == total else f"{len(hosts):,} of {counted(total, 'host')}"]
     words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []
-    return " · ".join([*words, *host_troubles(scene.frame), *([] if state.sort else ["worst first"])])
+    order = [] if state.sort or total < 2 else ["worst first"]
+    return " · ".join([*words, *host_troubles(scene.frame), *order])
 
 
 def _explain_empty(scene: Scene) -> str:
@@ -122,9 +123,10 @@ class HostsView(View):
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
         hosts = _sort_hosts(scene, _filter_hosts(scene, figures_by_trouble(scene)))
-        detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
-        if hosts and has_panels(width, height):
-            detail = max(LEAST_PANELS, height - 2 - len(scene.frame.hosts))
+        detail, panels = 0, has_panels(width, height)
+        if hosts and (panels or height >= ROOM_FOR_DETAIL):
+            least = LEAST_PANELS if panels else DETAIL + 1
+            detail = max(least, height - 2 - len(scene.frame.hosts))
         names = [host.name for host in hosts]
         scroll = scene.place.scroll
         stays_in_line = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
@@ -148,13 +150,13 @@ class HostsView(View):
         if not hosts:
             lines += [Line("  ").add(row, "dim") for row in wrap_lines(_explain_empty(scene), width - 2)]
         lines += [Line()] * (height - detail - len(lines))
-        if detail > DETAIL + 1:
+        if detail and panels:
             lines += draw_host_panels(scene, hosts[scroll.cursor], width, detail)
         elif detail:
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
-            lines += [draw_rule(width), *draw_host(scene, hosts[scroll.cursor], state_now, width)]
+            lines += draw_host_below(scene, hosts[scroll.cursor], state_now, width, detail)
         return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:

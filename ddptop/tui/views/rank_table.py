@@ -103,12 +103,14 @@ def rank_rows(
     scene: Scene, width: int, height: int, tall: int = 1, ranks: list[int] | None = None
 ) -> RankRows:
     """The columns that fit into `width`, and below their titles the rows of `tall` lines that fit into
-    `height`. `ranks`: only these."""
+    `height`. `ranks`: only these, of one host."""
     room = (height - 1) // tall
     rows = order_rows(scene, room) if ranks is None else rows_of_ranks(scene, ranks)
     if len(rows.rows) > room and height >= LEAST_FOLD:
         room, tall = height - 2, 1
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
+    if ranks is not None:
+        offered = [column for column in offered if column.title != "host"]
     offered = table.choose_columns(offered, scene.place.columns)
     least = (
         NUMBERED_BAR
@@ -164,8 +166,8 @@ def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
 def draw_ranks_now(
     scene: Scene, width: int, height: int, *, tall: int = 1, ranks: list[int] | None = None
 ) -> list[Line]:
-    """The table of all ranks on another page, or of some, from its first row: without a cursor, a click opens
-    a rank. `tall`: lines of a row."""
+    """The table of all ranks on another page, or of those of a host, from its first row: without a cursor, a
+    click opens a rank. `tall`: lines of a row."""
     place = scene.place
     own_place = replace(
         place,

@@ -12,7 +12,7 @@ from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.causes import PLACES, remedy
 from ddptop.frames.numbers import percent
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import format_seconds
+from ddptop.report.findings import format_seconds, ranks_in_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,10 @@ SHORTER_START = (
     "TORCHINDUCTOR_CACHE_DIR) for the next run, have one rank download while the others do not wait, and "
     "take fewer DataLoader workers (num_workers) where the first batch waits until all have started."
 )
-
+EQUAL_BATCHES = (
+    "Give every rank as many batches as the others: a DistributedSampler does so, data that is divided by "
+    "files does not. join() only lets the others go on."
+)
 
 _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -106,6 +109,7 @@ def suggest_from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterato
         if row not in covered and 100 * given_back_s >= WORTH_PCT * ledger.elapsed_s:
             yield from _suggest_for_row(report, ledger, row, has_loader=has_loader)
     yield from _suggest_for_classes(report, ledger)
+    yield from _suggest_equal_batches(report, ledger)
 
 
 def _suggest_for_row(
@@ -151,6 +155,24 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
     if is_worth("start", WORTH_PCT) and of_run["start"] >= LEAST_START_S:
         because = f"the start took until the first step: {share_phrase('start')}"
         yield _suggest_for_class(report, "start_up", SHORTER_START, because, "start", of_run)
+
+
+def _suggest_equal_batches(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
+    """About ranks that had no batches left before the others, under `join()`."""
+    first_steps = {event.rank: event.step for event in report.events if event.kind == "out_of_batches"}
+    ranks = sorted(rank for rank in first_steps if rank is not None)
+    idle_s = ledger.ranks.end_s - ledger.least_seconds_of("end")
+    without_s = float(np.nansum(idle_s[ranks]))
+    given_back_s = without_s / len(idle_s)  # each rank would have its share of what the others did then
+    if 100 * given_back_s < WORTH_PCT * ledger.elapsed_s:
+        return
+    since = min(step for step in first_steps.values() if step is not None)
+    because = (
+        f"{ranks_in_short(ranks)} had no batches left from step {since:,} on, and only answered the others "
+        f"for {format_seconds(without_s)}"
+    )
+    figures = {"rank": ranks[0], "step": since, "without_batches_s": without_s}
+    yield make_suggestion(report, "equal_batches", EQUAL_BATCHES, because, given_back_s, figures)
 
 
 def _suggest_for_class(

@@ -313,3 +313,15 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
     assert "accumulate" in found_in(heavy)
     ranks = tuple(replace(rank, means={**rank.means, "micro_steps": 4.0}) for rank in heavy.ranks)
     assert "accumulate" not in found_in(replace(heavy, ranks=ranks))
+
+
+def test_a_rank_without_batches_under_join(make_world: type[World]) -> None:
+    world = make_world(2, own=True)
+    messages = [world.run(), *world.introduce(), *world.steps(60)]
+    world.joined = {1}
+    messages += [*world.steps(60), world.run("finished", 0)]
+    suggestion = found_in(report_from_messages(messages, steps=120))["equal_batches"]
+    assert suggestion.because.startswith("rank 1 had no batches left from step 60 on, and only answered ")
+    assert suggestion.figures["without_batches_s"] == pytest.approx(60 * world.now_us / 120 / 1e6, rel=0.05)
+    assert suggestion.gain_pct == pytest.approx(25, abs=3)
+    assert "DistributedSampler" in suggestion.action

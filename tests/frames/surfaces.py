@@ -34,7 +34,7 @@ from ddptop.training.disk_reads import DiskReads
 from ddptop.tui.views.compare import FIGURES_OF_RANKS
 from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
 from ddptop.tui.views.rank_order import SORTS
-from tests.frames.metrics_document import metrics_document
+from tests.frames.figure_documents import metrics_document
 from tests.made_up_run import START_NS, a_run, write
 
 SURFACES = frozenset(

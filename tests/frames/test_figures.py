@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
@@ -23,7 +24,7 @@ from ddptop.frames.figures import (
 from ddptop.frames.frame import BucketFigures, GpuFacts, GroupFigures
 from ddptop.frames.hosts import HostFigures
 from ddptop.frames.process_groups import ProcessGroupFigures
-from tests.frames.metrics_document import metrics_document
+from tests.frames.figure_documents import export_document, metrics_document, snapshot_document
 
 
 def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there() -> None:
@@ -59,10 +60,20 @@ def test_names_titles_and_places_are_unique() -> None:
         assert len(places) == len(set(places))
 
 
-def test_metrics_md_says_of_every_figure_what_its_declaration_says() -> None:
-    path = Path(str(resources.files("ddptop").joinpath("analysis/METRICS.md")))
+@pytest.mark.parametrize(
+    ("document", "as_declared"),
+    [
+        ("analysis/METRICS.md", metrics_document),
+        ("export/README.md", export_document),
+        ("frames/README.md", snapshot_document),
+    ],
+)
+def test_a_document_says_of_every_figure_what_its_declaration_says(
+    document: str, as_declared: Callable[[str], str]
+) -> None:
+    path = Path(str(resources.files("ddptop").joinpath(document)))
     text = path.read_text(encoding="utf-8")
     if os.environ.get("UPDATE_METRICS") == "1":
-        path.write_text(metrics_document(text), encoding="utf-8")
+        path.write_text(as_declared(text), encoding="utf-8")
         return
-    assert text == metrics_document(text), "UPDATE_METRICS=1 writes it again"
+    assert text == as_declared(text), "UPDATE_METRICS=1 writes it again"

@@ -436,7 +436,8 @@ def group() -> GroupFigures:
 
 
 def even_ranks(world: int) -> Ranks:
-    """All alike; data + forward + own backward + wait + transfer + optimizer + other = the step."""
+    """All alike; data + forward + own backward + wait + transfer + optimizer + other = the step. What is not
+    given here is unknown."""
     each = np.arange(world)
     wobble = (each % 5) * 0.05
     waits = 0.2 - wobble
@@ -444,7 +445,8 @@ def even_ranks(world: int) -> Ranks:
     def flat(value: float) -> Any:
         return np.full(world, value) + wobble
 
-    return Ranks(
+    return replace(
+        unknown_ranks(world),
         host=tuple(f"node{rank // 2}" for rank in range(world)),
         device=tuple(f"cuda:{rank % 2}" for rank in range(world)),
         state=("live",) * world,
@@ -478,7 +480,6 @@ def even_ranks(world: int) -> Ranks:
         lost_records=np.zeros(world),
         rss_bytes=np.full(world, 1.9e9),
         cpu_pct=np.full(world, 99.0),
-        step_read_bytes=np.full(world, np.nan),
         joined=np.zeros(world),
         micro_steps=np.ones(world),
         own_ms=flat(23.5),

@@ -1,10 +1,12 @@
-"""METRICS.md with the rows of figures as their declarations have them."""
+"""The documents that list figures, with the rows and keys that declarations give."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
+from ddptop.export.columns import TABLES as EXPORTED_TABLES
 from ddptop.frames.figures import (
     BUCKET_FIGURES,
     FIGURES,
@@ -14,6 +16,7 @@ from ddptop.frames.figures import (
     TEXT_FIGURES,
     Figure,
 )
+from ddptop.frames.schema import schema
 
 TABLES: tuple[tuple[str, tuple[Figure, ...], bool], ...] = (
     (r"\| figure(?:, in one step)? \|", FIGURES, False),
@@ -78,3 +81,37 @@ def _figure_of(figures: tuple[Figure, ...], name: str) -> Figure | None:
 def _row(name: str, figure: Figure, n_columns: int) -> str:
     source = f" `{figure.source}` |" if n_columns == 3 else ""
     return f"| {name} | {figure.formula} |{source}"
+
+
+def export_document(text: str) -> str:
+    """The page of the export with a row for each column. What a row says stays; a new one says the
+    formula."""
+    formulas = {figure.key: figure.formula for figure in FIGURES}
+    for table in EXPORTED_TABLES:
+        before, head, rest = text.partition(f"### `{table.name}`: {table.row}\n\n")
+        rows, blank, after = rest.partition("\n\n")
+        titles, rule, *lines = rows.splitlines()
+        meanings = {line.split("`")[1]: line.split(" | ", 3)[3].removesuffix(" |") for line in lines}
+        lines = [
+            f"| `{column.name}` | {column.kind} | {column.unit} | "
+            f"{meanings.get(column.name) or formulas[column.name]} |"
+            for column in table.columns
+        ]
+        end = "\n" if rows.endswith("\n") else blank
+        text = before + head + "\n".join([titles, rule, *lines]) + end + after
+    return text
+
+
+def snapshot_document(text: str) -> str:
+    """The page of the snapshot with all keys of ranks, buckets, process groups and hosts; a new one comes
+    after the key that it follows in JSON."""
+    parts = schema()["properties"]
+    for part in ("ranks", "buckets", "process_groups", "hosts"):
+        begin = text.index(f'\n "{part}": ')
+        end = text.index('\n "', begin + 1)
+        listed = text[begin:end]
+        for before, key in pairwise(parts[part]["items"]["properties"]):
+            if f'"{key}"' not in listed:
+                listed = listed.replace(f'"{before}"', f'"{before}","{key}"', 1)
+        text = text[:begin] + listed + text[end:]
+    return text

@@ -50,6 +50,8 @@ class EndNotices:
         except OSError:
             self._socket.close()
             raise
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
 
     def _usable_socket(self) -> socket.socket | None:
         """The socket; None where the script has closed all descriptors: its number may be a file's by now."""
@@ -65,12 +67,9 @@ class EndNotices:
 
     def wait_for_notice(self, timeout_s: float) -> bool:
         """Wait until something has arrived, at most so long; returns False at once where nothing can."""
-        usable = self._usable_socket()
-        if usable is None:
+        if self._usable_socket() is None:
             return False
-        poll = select.poll()
-        poll.register(usable, select.POLLIN)
-        self._may_have_arrived = bool(poll.poll(1000 * timeout_s))
+        self._may_have_arrived = bool(self._poll.poll(1000 * timeout_s))
         return True
 
     def end_wait(self) -> None:
@@ -80,8 +79,10 @@ class EndNotices:
     def take_notices(self) -> list[str | bytes]:
         """The launchers that have given notice since the last call, as addresses for `answer_launchers`."""
         launchers: list[str | bytes] = []
-        usable = self._usable_socket() if self._may_have_arrived else None
-        self._may_have_arrived = True
+        if not self._may_have_arrived:
+            self._may_have_arrived = True
+            return launchers
+        usable = self._usable_socket()
         with suppress(OSError):
             for _ in range(MOST_READ if usable is not None else 0):
                 data, address = usable.recvfrom(len(_WAKE))  # type: ignore[union-attr]

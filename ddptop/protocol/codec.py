@@ -9,8 +9,9 @@ more of each, which are skipped. What earlier versions do not send, `earlier_ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import TypeVar, cast
 
 import msgpack
@@ -31,6 +32,18 @@ from ddptop.protocol.messages import (
 _Item = TypeVar("_Item")
 
 
+_NUMBERS = {int, float, bool, type(None)}
+
+
+def _fields_of(names: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
+    """Gives the values of these fields of a message."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda message: (get(message),)
+
+
+_FIELDS = {kind: _fields_of(names) for kind, names in NAMES.items()}
+
+
 def encode(message: Message) -> bytes:
     """The message as bytes.
 
@@ -43,7 +56,9 @@ def encode(message: Message) -> bytes:
         plain: object = step_words.in_columns(message) or _in_rows(message)
     else:
         kind = type(message)
-        plain = (CODES[kind], *(_cut_texts(getattr(message, name)) for name in NAMES[kind]))
+        values = _FIELDS[kind](message)
+        # Most messages are numbers alone: a call for each field would be most of what a heartbeat takes.
+        plain = (CODES[kind], *(values if {*map(type, values)} <= _NUMBERS else map(_cut_texts, values)))
     # What the file system calls a name need not be valid text.
     return cast(bytes, msgpack.packb(plain, unicode_errors="replace"))
 

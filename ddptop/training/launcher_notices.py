@@ -122,6 +122,8 @@ class LauncherNotices:
         if self._socket is None:
             return False
         launchers = self._socket.take_notices()
+        if not launchers and self.hold is None:
+            return False
         self._launchers += launchers
         if launchers and self.hold is None:
             self.hold = StepHold(self._recorder, self._socket.end_wait)

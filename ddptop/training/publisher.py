@@ -287,8 +287,9 @@ class Publisher(threading.Thread):
                 self._send_left(sender)
             has_notice = self._notices.take_notices()
             is_turn, beats = turns.take_turn(self.budget.report_every)
+            takes_steps = self.take_sending_due() or is_turn
             records: Sequence[StepRecord | LeftOutSteps] = ()
-            if self.take_sending_due() or is_turn:
+            if takes_steps:
                 records = self._take_steps(None if self._notices.hold is None else ENDING_DEVICE_S)
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
@@ -301,13 +302,6 @@ class Publisher(threading.Thread):
             samples = self._sampler.take_samples(sender.asked_samples)
             if samples is not None:
                 self.send(samples)
-            if self._session.device is not None:
-                self.budget.device_waits = self._session.device.resolver.device_waits
-            before, cpu = cpu, time.thread_time_ns()
-            unseen = self._recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
-            unseen -= self._sampler.take_spent_ns()
-            self.budget.stack_share = self._sampler.present_share
-            self.budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
                 self._note_ack(ack)
@@ -315,16 +309,31 @@ class Publisher(threading.Thread):
                 # Nobody else could count the steps of a rank that is killed before a collector has met it.
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
-            self._recorder.detail_every = self.budget.detail_every
-            self._choose_recorded_steps(self.budget.record_every)
-            self._recorder.loss_every = self.budget.loss_every
-            self._recorder.marks_every = self.budget.marks_every
-            allowed = SHARE * self.budget.budget_pct / 100.0
-            self._session.replicas.allowance_ns = allowed * self.budget.step_ns
-            # After the lines above, which would set them again.
-            if guard.muted:
-                self._recorder.stop_measuring()
+            # With the steps, where these are taken rarely: a wake-up for a heartbeat alone does no more.
+            if takes_steps:
+                before, cpu = cpu, time.thread_time_ns()
+                self._keep_budget(records, cpu - before)
         self._send_bye(sender)
+
+    def _keep_budget(self, records: Sequence[StepRecord | LeftOutSteps], spent_ns: int) -> None:
+        """Account for finished steps and `spent_ns` of CPU time of this thread, and have the recorder do what
+        the budget allows."""
+        recorder, budget = self._recorder, self.budget
+        if self._session.device is not None:
+            budget.device_waits = self._session.device.resolver.device_waits
+        unseen = recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
+        unseen -= self._sampler.take_spent_ns()
+        budget.stack_share = self._sampler.present_share
+        budget.account_for(records, spent_ns + unseen, self._session.replicas.step_ns)
+        recorder.detail_every = budget.detail_every
+        self._choose_recorded_steps(budget.record_every)
+        recorder.loss_every = budget.loss_every
+        recorder.marks_every = budget.marks_every
+        allowed = SHARE * budget.budget_pct / 100.0
+        self._session.replicas.allowance_ns = allowed * budget.step_ns
+        # After the lines above, which would set them again.
+        if guard.muted:
+            recorder.stop_measuring()
 
     def _choose_recorded_steps(self, every: int) -> None:
         recorder = self._recorder

@@ -330,3 +330,5 @@ def _read_pieces(connected: socket.socket) -> Iterator[bytes]:
         if not data:
             raise ConnectionResetError
         yield data
+        if len(data) < READ_BYTES:  # that was all: to be told so takes a call and an exception
+            return

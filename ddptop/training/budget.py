@@ -167,6 +167,8 @@ class Budget:
         self.stack_share = 0.0
         """Of a core that the present series of stack samples takes: in its own seconds it counts in full.
         Set by the publisher."""
+        self.step_ns = 0.0
+        """The median step; 0 while not known."""
         self.cost_us = 0.0
         """Per step: training threads and publisher."""
         self.cost_pct = 0.0
@@ -217,11 +219,6 @@ class Budget:
         return 1 if self._watched_steps > 0 else self._record_every
 
     @property
-    def step_ns(self) -> float:
-        """The median step; 0 while not known."""
-        return median_or_zero(self._walls)
-
-    @property
     def reported_cost(self) -> tuple[float, float]:
         """`cost_us` and `cost_pct`; 0 while they are those of too short a time."""
         if self._accounted_ns < REPORTED_FROM_NS or len(self._publishing) < REPORTED_BATCHES:
@@ -254,7 +251,7 @@ class Budget:
             self._publishing.append(self._published_ns / elapsed)
             self._published_ns = 0
             self._accounted_ns += elapsed
-        step = self.step_ns
+        step = self.step_ns = median_or_zero(self._walls)
         after = median_or_zero(self._after) if self._after else WRAPPER_NS
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
         plain = median_or_zero(self._plain) if self._plain else WRAPPER_NS

@@ -36,7 +36,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
-from ddptop.training.budget import EACH_PERIOD, Budget
+from ddptop.training.budget import EACH_EIGHTH_PERIOD, EACH_PERIOD, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrival_reader import ArrivalReader
@@ -108,8 +108,9 @@ class Published(Protocol):
         """Have the training thread describe the models again."""
 
 
-READINGS_EVERY_S = 2.0
-"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the disk's."""
+READINGS_EVERY_S, RARE_READINGS_EVERY_S = 2.0, 8.0
+"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the disk's; and
+where the publisher takes too much of a small budget."""
 
 LAST_STEPS_S = 0.2
 """How long `close` waits for a GPU that is some steps behind its host."""
@@ -487,7 +488,8 @@ class Publisher(threading.Thread):
                     messages.insert(1, membership)
         device = self._session.device
         if time.monotonic() >= self._readings_due:
-            self._readings_due = time.monotonic() + READINGS_EVERY_S
+            is_rare = self.budget.report_every == EACH_EIGHTH_PERIOD
+            self._readings_due = time.monotonic() + (RARE_READINGS_EVERY_S if is_rare else READINGS_EVERY_S)
             if device is not None:
                 messages.append(memory_of(device.index))
                 messages += self._device_news(device)

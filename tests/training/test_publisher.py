@@ -6,7 +6,9 @@ import gc
 import json
 import os
 import sys
+import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +142,27 @@ def end(publisher: Publisher) -> None:
     publisher.close(0.0, ExitReason(FINISHED, None))
     publisher.join(DEADLINE_S)
     assert not publisher.is_alive()
+
+
+def test_the_budget_is_kept_with_the_steps_and_counts_the_heartbeats_between(
+    publisher: Publisher, sender: FakeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts: list[tuple[int, int, int]] = []
+    beats: list[bytes] = []
+
+    def account_for(records: object, spent_ns: int, checks_ns: float) -> None:
+        accounts.append((len(beats), spent_ns, time.thread_time_ns()))
+
+    monkeypatch.setattr("ddptop.training.publisher.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(publisher.budget, "account_for", account_for)
+    monkeypatch.setattr(sender, "set_heartbeat", beats.append)
+    publisher.budget.report_every = EACH_EIGHTH_PERIOD
+    publisher.start()
+    until(lambda: len(accounts) > 3, "steps are taken")
+    end(publisher)
+    n_beats, spent_ns, thread_ns = zip(*accounts, strict=True)
+    assert [later - earlier for earlier, later in pairwise(n_beats)] == [4] * (len(accounts) - 1)
+    assert sum(spent_ns[1:]) == pytest.approx(thread_ns[-1] - thread_ns[0], rel=0.05)
 
 
 def test_a_message_in_order_with_the_steps_has_them_taken(publisher: Publisher) -> None:

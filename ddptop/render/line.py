@@ -219,6 +219,17 @@ def join_parts(parts: list[Line], width: int, gap: int = 2) -> Line:
     return line
 
 
+def join_in_lines(parts: Iterable[Line], width: int) -> list[Line]:
+    """Parts on as few lines as they need, in order; none of them is left out."""
+    lines: list[Line] = []
+    for part in parts:
+        if lines and lines[-1].width + 2 + part.width <= width:
+            lines[-1].add("  " if part.width else "").extend(part)
+        elif part.width:
+            lines.append(Line().extend(part.cut(width)))
+    return lines
+
+
 def side_by_side(left_lines: list[Line], right_lines: list[Line], column: int) -> list[Line]:
     """Two blocks of lines next to each other; the right one starts at `column`."""
     count = max(len(left_lines), len(right_lines))

@@ -13,7 +13,7 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import TIMES, AlikeRanks, alike_ranks
 from ddptop.frames.start_words import first_steps_phrase
 from ddptop.render.chart import TimeAxis
-from ddptop.render.line import Line, join_parts
+from ddptop.render.line import Line, join_in_lines, join_parts
 from ddptop.render.phases import StepPart, draw_entry, draw_parts_bar
 from ddptop.render.text import fit_text
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 SCRIPT = StepPart("script", "░", "c", "other")
 
 STAGES: Mapping[str, StepPart] = {
-    "torch_s": StepPart("import of torch", "▫", "i", "forward"),
+    "torch_s": StepPart("import of torch", "·", "i", "forward"),
     "init_s": SCRIPT,
     "group_s": StepPart("process group", "≡", "g", "sync"),
     "ddp_s": StepPart("model", "≈", "m", "transfer"),
     "model_s": StepPart("DDP()", "▄", "D", "optimizer"),
     "batch_s": StepPart("first batch", "▪", "d", "data"),
-    "forward_s": SCRIPT,
+    "forward_s": StepPart("before forward", "▨", "f", "sync"),
     "backward_s": StepPart("forward", "█", "F", "forward"),
     "step_s": StepPart("backward", "▓", "B", "backward"),
 }
@@ -82,8 +82,13 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
     if width - label < LEAST_BAR:
         return []
     axis = TimeAxis(0.0, now_s, width - label - 1)
-    has_axis, has_legend = height > len(rows), height > len(rows) + 1
-    tall = max(1, min(TALLEST_START_BAR, (height - has_axis - has_legend) // len(rows)))
+    has_axis = height > len(rows)
+    seen = {stage.name: stage for row in rows for stage, *_ in _spans(start, row, axis.end_ms)}
+    legend = join_in_lines(
+        (draw_entry(stage, name, context.ascii_only) for name, stage in seen.items()), width
+    )
+    legend = legend[: max(0, height - has_axis - len(rows))]
+    tall = max(1, min(TALLEST_START_BAR, (height - has_axis - len(legend)) // len(rows)))
     lines = [Line(" " * (label + 1)).extend(axis.draw_numbers("s"))] if has_axis else []
     for name, row in zip(names, rows, strict=True):
         is_due = row.is_behind and frame.stall is not None
@@ -92,9 +97,7 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
             line = Line(fit_text(name if labelled else "", label), "bad" if is_due else "dim")
             bar = _draw_bar(start, row, axis, context.ascii_only, labelled=labelled)
             lines.append(line.add("│", "rule").extend(bar))
-    seen = {stage.name: stage for row in rows for stage, *_ in _spans(start, row, axis.end_ms)}
-    entries = [draw_entry(stage, name, context.ascii_only) for name, stage in seen.items()]
-    return [*lines[:height], *([join_parts(entries, width)] if has_legend else [])]
+    return [*lines[:height], *legend]
 
 
 def _draw_bar(

@@ -174,6 +174,10 @@ def _two_parts(inside: Sequence[tuple[int, StepPart | None]], ascii_only: bool) 
     if len(kept) == 1:
         return (left.plain if ascii_only else left.glyph), combine_roles(left.role, left.role)
     right = inside[kept[1]][1]
+    if any(part is not None and _SIGNS.get(part.role, part.glyph) != part.glyph for part in (left, right)):
+        # Without colours a cell in two of them would have the sign of another part of this colour.
+        part = max(inside, key=lambda taken: (taken[1] is not None, taken[0]))[1] or left
+        return (part.plain if ascii_only else part.glyph), combine_roles(part.role, part.role)
     share = sum(count for count, _ in inside[: kept[1]])
     return _LEFT_BLOCKS[share], left.role if right is None else combine_roles(left.role, right.role)
 

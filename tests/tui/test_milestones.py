@@ -11,7 +11,9 @@ from textual.color import Color
 
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.context import RenderContext
+from ddptop.render.line import Line, join_in_lines
 from ddptop.render.milestones import STAGES, WAITS, draw_milestones
+from ddptop.render.phases import find_plain_letters
 from ddptop.tui.theme import contrast
 from tests.tui.drive import sketch
 from tests.tui.fake import CASES, FakeSource, nobody
@@ -27,9 +29,9 @@ def test_a_rank_that_is_behind_is_busy_and_the_others_wait() -> None:
 def test_bars_end_now_and_each_rank_has_one_or_shares_it_with_those_that_are_alike() -> None:
     for width in (40, 80, 158):
         lines = [str(line) for line in draw_milestones(RenderContext(held_up(64)), width, 9)]
-        assert {len(line) for line in lines[1:-1]} == {width}
-        assert [line.partition("│")[0].strip() for line in lines[2:-1:3]] == ["rank 1", "63 of 64 ranks"]
-        assert "░ script" in lines[-1]
+        assert {len(line) for line in lines[1:7]} == {width}
+        assert [line.partition("│")[0].strip() for line in lines[2:7:3]] == ["rank 1", "63 of 64 ranks"]
+        assert "░ script" in lines[7] and "▒ waits" in lines[-1] and len(lines) <= 9
 
 
 def test_the_seconds_give_way_to_ranks_and_before_the_launch_there_is_nothing() -> None:
@@ -73,3 +75,24 @@ def test_stages_look_different_and_long_ones_differ_from_their_neighbours_by_lig
     colours = [THEMES_OF_ROLES[theme][stage.role] for stage in STAGES.values()]
     for one, other in itertools.pairwise(colours[1:6]):
         assert contrast(Color.parse(one), Color.parse(other)) >= 3.0
+
+
+def test_the_legend_names_every_stage_and_a_sign_stands_for_one_of_them_also_without_colours() -> None:
+    lines = [str(line) for line in draw_milestones(RenderContext(on_their_way()), 80, 7)]
+    assert all(name in " ".join(lines[5:]) for name in ("import of torch", "before forward", "forward"))
+    stages = {stage.glyph for stage in STAGES.values()}
+    for bar in draw_milestones(RenderContext(on_their_way()), 80, 7)[1:4]:
+        plain = "".join(find_plain_letters(text, role) for text, role in bar.pieces[2:])
+        signs = re.sub(r"[a-z]+( [a-z]+)* \d+ s", "", plain).strip()
+        assert {*signs[:-1]} <= stages, "but for the last cell, which is one in part"
+        assert signs.startswith("···") and "█·" not in signs and "·█" not in signs
+
+
+def test_no_part_of_a_line_on_several_is_left_out() -> None:
+    parts = [Line("late 20.3 ms"), Line(), Line("at 6 collectives of group mesh"), Line("last 96%")]
+    assert [str(line) for line in join_in_lines(parts, 80)] == [
+        "late 20.3 ms  at 6 collectives of group mesh  last 96%"
+    ]
+    assert [str(line) for line in join_in_lines(parts, 30)] == [
+        "late 20.3 ms", "at 6 collectives of group mesh", "last 96%",
+    ]  # fmt: skip

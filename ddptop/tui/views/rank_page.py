@@ -29,7 +29,7 @@ from ddptop.frames.phrases import death_phrase, group_phrase, loss_note
 from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
-from ddptop.render.line import Line, draw_rule, join_parts, side_by_side
+from ddptop.render.line import Line, draw_rule, join_in_lines, join_parts, side_by_side
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.sampled_stack import tree_lines
 from ddptop.render.text import text_width, wrap_lines
@@ -59,7 +59,8 @@ def draw_extras(scene: Scene, rank: int, width: int) -> list[Line]:
     """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
     lines = [join_parts(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
-    lines += [join_parts(parts, width) for parts in _draw_groups(scene, rank)]
+    for parts in _draw_groups(scene, rank):
+        lines += join_in_lines(parts, width)
     lines += [_draw_all_logged(scene, rank, width)] if scene.frame.logged else []
     return [line for line in lines if line.width]
 

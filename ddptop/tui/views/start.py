@@ -94,7 +94,7 @@ class StartView(View):
         lines += table_lines
         if has_detail and rows:
             lines += _draw_stacks(scene, _from_cursor(rows, scroll), width, height - len(lines))
-            bars = draw_milestones(scene, width, min(len(start.ranks) + 2, height // 2))
+            bars = draw_milestones(scene, width, min(len(start.ranks) + 3, height // 2))
             if bars and len(lines) + len(bars) < height:  # at the foot, so that they stay where they are
                 rule = draw_rule(width, "seconds after the launch")
                 lines += [*[Line()] * (height - len(lines) - len(bars) - 1), rule, *bars]

@@ -309,6 +309,9 @@ _PARTS: dict[str, StepPart] = {
     _SPAN_NAMES.get(part.name, part.name): part for part in (*PARTS, EVALUATION, SAVING)
 }
 
+LEAST_CELL = 0.25
+"""Part of a cell from which a phase has one of its own, so that a short optimizer does not vanish."""
+
 SIZE, TIME = 9, 8
 """Widths of the columns at the right: bytes, and a time."""
 
@@ -378,10 +381,13 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     line.add(" " * (plan.bucket + 1))
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
+    least_ms = LEAST_CELL * (plan.axis.end_ms - plan.axis.begin_ms) / plan.axis.width
     for span in lane.spans:
         part = _PARTS[span.name]
         role = part.role if part in (EVALUATION, SAVING) else combine_roles(part.role, part.role)
-        track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, role)
+        sign = part.plain if scene.ascii_only else part.glyph
+        is_seen = part.name != "other" and span.end_ms - span.begin_ms >= least_ms
+        track.put(span.begin_ms, span.end_ms, sign, role, least=1 if is_seen else 0)
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
     bar = track.line()

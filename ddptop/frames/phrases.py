@@ -206,8 +206,9 @@ def rare_size_phrase(late_ms: float, cause: str | None, place: OwnPlace | None) 
 
 
 def straggler_brief(s: Straggler, width: int) -> str:
-    """`rank 1 +20.3 ms · data · costs 43%`: as much of it as `width` cells hold; the size, which the table
-    has, is left out before the cause and the cost."""
+    """`rank 1 takes 20.3 ms longer · data loading · costs 43%`, where `width` cells hold it; else as much as
+    they hold of `rank 1 +20.3 ms · data · costs 43%`. The size, which the table has, is left out before the
+    cause and the cost."""
     many = len(s.ranks) > 1
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
@@ -215,6 +216,13 @@ def straggler_brief(s: Straggler, width: int) -> str:
     size = f"{who} +{fixed(s.lateness_ms)} ms" if s.rare is None else f"{who} {s.rare.often}"
     cause = [s.cause.replace("_", " ")] if s.cause else []
     cost = f"costs {percent(s.cost_pct)}"
+    if s.pattern == "persistent" and s.rare is None and not words_of(s.cause).sentence:
+        verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
+        sentence = f"{who} {verb}{'' if many else 's'} {fixed(s.lateness_ms)} ms {how}"
+        sentence += " at collectives" if s.group else ""
+        text = " · ".join(filter(None, (sentence, cause_phrase(s.cause, s.place), cost)))
+        if len(text) <= width:
+            return text
     for parts in ([size, *cause, cost], [who, *cause, cost], [size, *cause]):
         text = " · ".join(parts)
         if len(text) <= width:

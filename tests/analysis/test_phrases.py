@@ -104,7 +104,15 @@ def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> No
     assert straggler_brief(replace(SLOW, pattern="rotating"), 50).startswith("ranks in turn +20.3 ms")
     uneven = replace(SLOW, pattern="rotating", cause="uneven_work")
     assert straggler_brief(uneven, 50) == "ranks in turn +20.3 ms · uneven work · costs 43%"
-    assert straggler_brief(replace(SLOW, cause=None), 40) == "rank 1 +20.3 ms · costs 43%"
+    assert straggler_brief(replace(SLOW, cause=None), 38) == "rank 1 +20.3 ms · costs 43%"
+
+
+def test_a_sentence_comes_before_a_sum_where_it_fits() -> None:
+    assert straggler_brief(SLOW, 60) == "rank 1 takes 20.3 ms longer · data loading · costs 43%"
+    both = straggler_brief(replace(SLOW, ranks=(1, 3)), 70)
+    assert both == "ranks 1 and 3 take 20.3 ms longer · data loading · costs 43%"
+    in_group = replace(SLOW, cause=None, place=None, basis="arrivals", group="the default group")
+    assert straggler_brief(in_group, 60) == "rank 1 arrives 20.3 ms late at collectives · costs 43%"
 
 
 def test_a_suspect() -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from rich.style import Style
 
 from ddptop.frames.frame import Frame
@@ -93,9 +95,41 @@ COLOURS: Mapping[str, Callable[[], Palette]] = {
 }
 
 
+class StepsSource(WantedSource):
+    """With the single steps of the rank in focus as the frame has its newest one."""
+
+    def focus(self, rank: int | None) -> None:
+        super().focus(rank)
+        if self.frame is None or self.frame.focus is None:
+            return
+        ranks, steps, rank = self.frame.ranks, self.frame.focus, self.frame.focus.rank
+        wobble = 0.3 * np.sin(steps.step / 3)
+        parts = {
+            "data_ms": ranks.data_ms[rank] + wobble,
+            "forward_ms": ranks.forward_ms[rank] - wobble,
+            "backward_ms": ranks.backward_ms[rank],
+            "optimizer_ms": ranks.optimizer_ms[rank],
+            "other_ms": ranks.other_ms[rank],
+            "step_ms": ranks.step_ms[rank],
+            "own_ms": ranks.own_ms[rank],
+            "excess_ms": ranks.excess_ms[rank],
+        }
+        columns = {name: np.broadcast_to(column, len(steps.step)) for name, column in parts.items()}
+        detailed = np.isfinite(steps.wait_ms)
+        steps = replace(
+            steps,
+            step=steps.step - steps.step[-1] + float(self.frame.group.step or 0),
+            loss=steps.loss - steps.loss[-1] + ranks.loss[rank],
+            wait_ms=np.where(detailed, ranks.wait_ms[rank], np.nan),
+            transfer_ms=np.where(detailed, ranks.transfer_ms[rank], np.nan),
+            **columns,
+        )
+        self.frame = replace(self.frame, focus=steps)
+
+
 def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list[Line]:
     """The picture of a view."""
-    person = Sketch(WantedSource(WORLDS[world]()), SIZES[size], ascii_only)
+    person = Sketch(StepsSource(WORLDS[world]()), SIZES[size], ascii_only)
     person.press(*PAGES[view])
     if view == "rank" and person.view.name == "overview":  # it has unfolded a host
         person.press("down", "enter")

@@ -63,10 +63,12 @@ def draw_event_detail(
         lines += draw_brief(scene, width, MOST_CALLS)
         action = draw_advice(scene.clean(next_action(frame)), width, indent=0)
     elif present is not None and rank is not None and rank in scene.stragglers:
-        lines += [*draw_reason(scene, rank, width), Line(), *draw_own_time(scene, rank, width, places=False)]
+        lines += draw_reason(scene, rank, width)
+        action, own_time = draw_action(scene, rank, width), draw_own_time(scene, rank, width, places=False)
+        if len(lines) + len(own_time) + len(action) + 2 <= height:
+            lines += [Line(), *own_time]
         lines += [Line(), *draw_samples(scene, rank, width, MOST_CALLS)]
         lines += draw_differences(scene, rank, width)
-        action = draw_action(scene, rank, width)
     else:
         host = _host_of(chosen)
         if rank is not None:

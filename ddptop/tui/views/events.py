@@ -108,6 +108,9 @@ IN_FULL = 3
 ROOM_FOR_IT = 12
 """Lines from which these are worth taking from the list."""
 
+LEAST_DETAIL = 8
+"""Lines from which more is told of it than its text: a short list leaves two thirds or half of the page."""
+
 NARROW = 70
 """Cells below which alerts are shortened."""
 
@@ -160,6 +163,15 @@ def _draw_in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
     text = " · ".join([*(word for word in words if word not in message), message])
     return [Line(part) for part in wrap_lines(text, width, IN_FULL)]
+
+
+def _draw_detail(
+    scene: Scene, chosen: Alert | LoggedEvent, width: int, height: int, is_cut: bool
+) -> list[Line]:
+    """`height` lines below a short list: what is known of the one under the cursor."""
+    title = draw_rule(width, condition_of(scene.clean(chosen.kind)).title, describe_subject(scene, chosen))
+    detail = draw_event_detail(scene, chosen, width, height - 1, is_cut=is_cut)
+    return [title, *detail, *[Line()] * (height - 1 - len(detail))]
 
 
 def _draw_alerts(scene: Scene, alerts: list[Alert], cursor: int, width: int, most: int) -> list[Line]:
@@ -274,9 +286,14 @@ class EventsView(View):
             return _draw_wide(scene, width, height)
         events = list_events(scene.frame, scene.place.event_filter)
         full = IN_FULL + 1 if height >= ROOM_FOR_IT and events else 0
+        n_list = next((room for room in (height // 3, height // 2) if len(events) + 4 <= room), height)
+        has_detail = bool(events) and height - n_list >= LEAST_DETAIL
+        full = height - n_list if has_detail else full
         lists = _list_events(scene, width, height - full)
         lines = draw_band([PanelColumn(width, lists.panels)], height - full)
-        if full:
+        if has_detail:
+            lines += _draw_detail(scene, events[lists.scroll.cursor], width, full, lists.is_cut)
+        elif full:
             lines += [draw_rule(width), *_draw_in_full(scene, events[lists.scroll.cursor], width)]
         return Page(lines, PageLayout(lists.scroll))
 

@@ -16,6 +16,7 @@ from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
 from ddptop.render.line import Line, combine_roles, join_parts
 from ddptop.render.metrics import HEAT_FIELDS
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import join_cells
 from ddptop.render.text import fit_tail, fit_text, text_width, wrap_lines
 from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key
@@ -530,13 +531,11 @@ class HeatView(View):
             text = "The map was requested; it comes with the next frame."
             if scene.frozen:
                 text = "The frozen frame has no map; press space to continue with the newest one."
+            lines = [Line(), *(Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))]
             if scene.frame.group.step is None or (heat is not None and not heat.steps):
-                text = "No step is complete yet."
+                lines = draw_before_first_step(scene, width, height - 1)
             head = _draw_head(scene, state, state.figure, (), width)
-            lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))][
-                :height
-            ]
-            return Page(lines, PageLayout(heat=state))
+            return Page([head, *lines][:height], PageLayout(heat=state))
         shades, shown = _make_shades(scene, state, heat), StepMap.fold(state, heat, room)
         tallest = room if beside else TALLEST_ROW
         room_of_map = MapRoom(label, side, room, tallest, has_axis=height >= MIN_FOR_AXIS)

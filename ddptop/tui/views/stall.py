@@ -110,6 +110,15 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
     return lines
 
 
+def _draw_calm_with_chart(scene: Scene, width: int, height: int) -> list[Line]:
+    """The page without a stall, and below it the step times where `height` lines have room for them."""
+    lines = _draw_calm(scene, width)
+    room = height - len(lines) - 1
+    if room < LEAST_CHART or not _has_steps(scene):
+        return lines
+    return [*lines, Line(), *draw_some_charts(scene, ("step",), width, room)]
+
+
 def _explain_unknown(frame: Frame) -> str:
     """Why a stall or a death would not be seen now; empty: it would."""
     state, silent = run_state(frame), frame.ranks.state.count("waiting")
@@ -275,7 +284,8 @@ class StallView(View):
             return Page(
                 [*lines, _draw_key_hints(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
             )
-        body = draw_evidence(scene, width, every=scene.place.all_threads) or _draw_calm(scene, width)
+        body = draw_evidence(scene, width, every=scene.place.all_threads)
+        body = body or _draw_calm_with_chart(scene, width, height - 1)
         if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
             body = _insert_action(scene, body, width)
         if height < SMALL and in_trouble(scene.frame):

@@ -65,18 +65,26 @@ def some_shown_ms(values: Column) -> bool:
     return bool((values >= LEAST_SHOWN_MS).any())
 
 
-def steps_alike(values: Column) -> bool:
-    """Whether all are in the same step, or in the next one already."""
-    return bool(np.ptp(values) <= 1) if len(values) else False
+REPORTS_APART_MS = 1_000.0
+"""The newest reports of two ranks are less apart. So many ms of steps a rank may seem to be behind another
+that is in the same one: 0.3 s in a run of two ranks with steps of 5 ms."""
 
 
-ALIKE = 0.1
-"""Of the largest time: the median steps of ranks that train together differ by less."""
+def steps_alike(steps: Column, ranks: Ranks) -> bool:
+    """Whether all are in the same step, or in the next one already, as far as their reports tell."""
+    step_ms = ranks.step_ms[ranks.step_ms > 0]
+    apart = max(1.0, REPORTS_APART_MS / float(step_ms.min())) if len(step_ms) else 1.0
+    return bool(np.ptp(steps) <= apart) if len(steps) else False
 
 
-def times_alike(values: Column) -> bool:
+ALIKE = 0.25
+"""Of the largest time: the median steps of ranks that train together differ by less; by up to 0.18 on a busy
+machine."""
+
+
+def times_alike(times_ms: Column, _: Ranks) -> bool:
     """Whether all take equally long, but for noise."""
-    return bool(np.ptp(values) <= ALIKE * values.max()) if len(values) else False
+    return bool(np.ptp(times_ms) <= ALIKE * times_ms.max()) if len(times_ms) else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class FigureColumn:
     """The same where no value is known; None: as `keep`."""
     keep_alike: int | None = None
     """The same where the values are `alike`: the column then repeats itself."""
-    alike: Callable[[Column], bool] | None = None
+    alike: Callable[[Column, Ranks], bool] | None = None
     title: str = ""
     """Empty: that of the figure."""
     text: Callable[[float | None], str] | None = None

@@ -25,7 +25,7 @@ from ddptop.render.trouble import as_of
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.figures import Figure, FigureColumn
+    from ddptop.frames.figures import Figure, FigureColumn, Ranks
     from ddptop.frames.frame import Frame
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import FrameSource
@@ -58,13 +58,13 @@ def table_text(context: RenderContext, figure: Figure, value: float) -> str:
     return f"~{text}" if is_fallback else text
 
 
-def _keep_of(column: FigureColumn, values: Column, by_steps: bool) -> int:
+def _keep_of(column: FigureColumn, values: Column, ranks: Ranks, by_steps: bool) -> int:
     """What `Column.keep` is for these values. `by_steps`: own times are known."""
     if by_steps and column.keep_beside_own_times is not None:
         return column.keep_beside_own_times
     if column.keep_unknown is not None and not some_known(values):
         return column.keep_unknown
-    if column.keep_alike is not None and column.alike is not None and column.alike(values):
+    if column.keep_alike is not None and column.alike is not None and column.alike(values, ranks):
         return column.keep_alike
     return column.keep
 
@@ -82,7 +82,7 @@ def rank_columns(context: RenderContext) -> list[table.TableColumn]:
         _text_column(context, "dev", ranks.device, 70, 8),
         table.TableColumn("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
         *(
-            _number_column(context, figure, values, _keep_of(column, values, context.by_steps))
+            _number_column(context, figure, values, _keep_of(column, values, ranks, context.by_steps))
             for figure, column in SCREEN_COLUMNS
             for values in (table_values(context, figure),)
             if column.shown is None or column.shown(values)
@@ -110,7 +110,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         values = table_values(context, figure)[list(shown)]
         if column.shown is None or column.shown(values):
             texts = [table_text(context, figure, value) for value in values.tolist()]
-            keep = _keep_of(column, values, by_steps)
+            keep = _keep_of(column, values, ranks, by_steps)
             columns.append(table.measured_column(column.title or figure.title, texts, keep, most=None))
     return columns
 

@@ -22,7 +22,7 @@ from ddptop.tui.views.heat_figures import title as heat_title
 from ddptop.tui.views.heat_state import NOW_FIGURES
 from tests.names import word, words
 from tests.tui.drive import Sketch
-from tests.tui.fake import FakeSource, straggler
+from tests.tui.fake import FakeSource, live, straggler
 from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import check
@@ -73,9 +73,22 @@ def test_columns_that_repeat_themselves_give_way_until_they_differ() -> None:
     step[2] -= 1
     in_next_step = replace(frame, ranks=replace(frame.ranks, step=step))
     assert not {"step", "ms/step"} & {*Sketch(FakeSource(in_next_step), (80, 24)).place.sortable}
-    step[2] -= 1
+    step[2] -= int(0.9 * 1000 / frame.ranks.step_ms[2])
+    not_reported_yet = replace(frame, ranks=replace(frame.ranks, step=step))
+    assert "step" not in Sketch(FakeSource(not_reported_yet), (80, 24)).place.sortable
+    step[2] -= 5
     behind = replace(frame, ranks=replace(frame.ranks, step=step))
     assert "step" in Sketch(FakeSource(behind), (80, 24)).place.sortable
+
+
+@pytest.mark.parametrize(("share", "is_shown"), [(0.2, False), (0.3, True)])
+def test_step_times_that_differ_by_noise_alone_get_no_column(share: float, is_shown: bool) -> None:
+    """Of two ranks that trained together on a busy machine, the medians differed by 18 % for a while."""
+    frame = live()
+    step_ms = frame.ranks.step_ms.copy()
+    step_ms[2] *= 1 - share
+    seen = Sketch(FakeSource(replace(frame, ranks=replace(frame.ranks, step_ms=step_ms))), (80, 24))
+    assert ("ms/step" in seen.place.sortable) is is_shown
 
 
 def test_a_column_is_shown_always_never_or_where_it_fits() -> None:

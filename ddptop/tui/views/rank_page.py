@@ -37,7 +37,7 @@ from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
 from ddptop.tui.views.curve import DASH, Curve, Happened, draw_chart, draw_look
-from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_reason
+from ddptop.tui.views.why import describe_suspicion, draw_action, draw_changes, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -394,7 +394,9 @@ class RankView(OneRankView):
         facts = [*draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
-        why, states = draw_reason(scene, rank, width), draw_rule(width, f"rank {rank}")
+        # A suspicion, which may come and go with each frame, is in the title: it moves nothing.
+        title = " · ".join(filter(None, (f"rank {rank}", describe_suspicion(scene, rank))))
+        why, states = draw_reason(scene, rank, width), draw_rule(width, title)
         times = draw_own_time(scene, rank, width, places=height >= PLACES_FROM)
         lines = [states, *facts, *_draw_position(scene, rank, width, height - len(facts) - 1)]
         nothing_worse = not ended and len(lines) == len(facts) + 1

@@ -25,12 +25,21 @@ DAY_S = 86_400
 FINEST_S = 0.05
 """Cells are this long, or a step of the ladder longer."""
 
-RUNGS = 32
-"""Lengths of a cell from one to its double: a chart over a whole run ends at its border within 3 %."""
+FEWEST_RUNGS, RUNGS = 4, 32
+"""Lengths of a cell from one to its double, of a run that has just begun and of one that lasts minutes: a
+chart over a whole run ends at its border within 20 and 3 %."""
+
+STEADY_S = 10.0
+"""While a run goes on, the length of a cell changes about as often: with it the whole curve does, down to its
+noise."""
 
 JOINED_GAP, NEAR_GAPS = 3.0, 8
 """A hole is drawn through while it is at most so many times the usual distance between points: the
 median, or that of so many before or after it, for it changes where figures are not known in every step."""
+
+
+KEPT_SHARE = 0.6
+"""A scale stays while the series needs at least this share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +51,20 @@ class Axis:
     columns: int
 
     @classmethod
-    def over_time(cls, time_s: Column, cells: int, span_s: float | None, across: int = 1) -> Axis:
+    def over_time(
+        cls, time_s: Column, cells: int, span_s: float | None, across: int = 1, *, grows: bool = False
+    ) -> Axis:
         """The last `span_s` seconds, or everything. Edges lie on multiples of a cell: they stay put.
 
-        `across`: bins of a cell. However many, the same time is shown.
+        `across`: bins of a cell. However many, the same time is shown. `grows`: there will be more time to
+        show in the next picture.
         """
         first_s, last_s = float(time_s[0]), float(time_s[-1])
         lasts_s = last_s - first_s
         whole = span_s is None or lasts_s <= span_s
-        cell_s = round_to_ladder(min(lasts_s, span_s or lasts_s) / max(1, cells - 1))
+        shown_s = min(lasts_s, span_s or lasts_s)
+        n_rungs = count_rungs(shown_s) if grows else RUNGS
+        cell_s = round_to_ladder(shown_s / max(1, cells - 1), n_rungs)
         first = math.floor(first_s / cell_s) if whole else math.floor(last_s / cell_s) - cells + 1
         return cls(first * cell_s, cell_s / across, cells * across)
 
@@ -61,12 +75,21 @@ class Axis:
         return np.searchsorted(time_s, bounds)
 
 
-def round_to_ladder(at_least: float) -> float:
-    """The next allowed length of a cell, in seconds: a chart is then at least RUNGS / (RUNGS + 1) full."""
+def count_rungs(shown_s: float) -> int:
+    """How many lengths of a cell there are from one to its double in a chart over so many seconds: as many as
+    let each stay for STEADY_S."""
+    n_rungs = FEWEST_RUNGS
+    while n_rungs < RUNGS and 2 * n_rungs * STEADY_S <= shown_s:
+        n_rungs *= 2
+    return n_rungs
+
+
+def round_to_ladder(at_least: float, n_rungs: int = RUNGS) -> float:
+    """The next allowed length of a cell, in seconds: a chart is at least n_rungs / (n_rungs + 1) full."""
     step = FINEST_S
     while 2 * step <= at_least:
         step *= 2
-    return max(step, math.ceil(at_least / step * RUNGS) * step / RUNGS)
+    return max(step, math.ceil(at_least / step * n_rungs) * step / n_rungs)
 
 
 def bin_values(values: Column, edges: Indices, how: str) -> Column:
@@ -151,6 +174,15 @@ class Scale:
             if (coarser := _round_unit(ends[1] - ends[0])) <= unit * (1 + 1e-9):
                 return cls(*ends)
             unit = coarser
+
+    def settle(self, before: Scale | None) -> Scale:
+        """`before`, while it holds this range and is not much larger: if the scale followed every peak that
+        comes and goes, the whole curve would move up and down with it."""
+        if before is None or before.log != self.log:
+            return self
+        is_held = before.low <= self.low and self.high <= before.high
+        is_near = self.high - self.low >= KEPT_SHARE * (before.high - before.low)
+        return before if is_held and is_near else self
 
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""

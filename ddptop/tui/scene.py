@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ddptop.frames.frame import Frame
+    from ddptop.render.chart import Scale
     from ddptop.tui.runs import RunChoice
 
 
@@ -115,6 +116,8 @@ class DrawnCharts:
     titles: tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...] = ()
     """Of each chart: the line of its title, its first cell and its width, the title's parts, and which of
     them have figures of the newest step."""
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    """Of each chart, by its name."""
 
 
 MOST_KEPT = 4
@@ -145,6 +148,12 @@ class ChartState:
             drawn = draw()
             self.kept.append(drawn)
         return drawn
+
+    def find_scale(self, run: tuple[object, ...], name: str) -> Scale | None:
+        """The scale of the last drawing of a chart of this run, which its drawing began with; None: there is
+        none."""
+        drawings = (drawn for drawn in reversed(self.kept) if drawn.of[: len(run)] == run)
+        return next((drawn.scales[name] for drawn in drawings if name in drawn.scales), None)
 
     def toggle(self) -> None:
         """The crosshair at the newest point, or none."""

@@ -7,16 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.frame import Frame
+from ddptop.frames.frame import Frame, Suspect
+from ddptop.frames.history import COLUMNS
 from ddptop.frames.verdict import verdict
+from ddptop.render.chart import Scale
 from ddptop.render.line import Line
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.charts import draw_charts
 from tests.recording.replays import complete_frame, replay_to_steps
 from tests.truth import traces
 from tests.tui.drive import Sketch
-from tests.tui.fake import FakeSource, live, replay, straggler
+from tests.tui.fake import FakeSource, history, live, replay, straggler
 from tests.tui.troubles import died, missing
 
 RECORDINGS = Path(__file__).parents[1] / "recording" / "frozen"
@@ -61,7 +66,8 @@ def with_map() -> Mapping[str, list[Frame]]:
     20th step on."""
     _, _, messages = traces.read(TRACE)
     reducer, real = Reducer(), []
-    for frame_index, batch in itertools.groupby(messages, key=lambda message: message.t_ns // FRAME_NS):
+    in_order = sorted(messages, key=lambda message: message.t_ns)  # ranks take turns
+    for frame_index, batch in itertools.groupby(in_order, key=lambda message: message.t_ns // FRAME_NS):
         for message in batch:
             reducer.feed(message)
         real.append(reducer.frame((frame_index + 1) * FRAME_NS, want=MAP))
@@ -86,14 +92,16 @@ def test_few_cells_change_while_a_run_is_well(healthy: list[Frame], size: str, k
 
 def count_changes(frames: list[Frame], size: tuple[int, int], *keys: str) -> list[int]:
     """How many cells change from each frame to the next."""
-    return [
-        sum(
-            old != new
-            for one, other in zip(before, after, strict=True)
-            for old, new in zip(one, other, strict=True)
-        )
-        for before, after in itertools.pairwise(pictures(frames, size, *keys))
-    ]
+    return [count_cells(before, after) for before, after in itertools.pairwise(pictures(frames, size, *keys))]
+
+
+def count_cells(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many cells differ."""
+    return sum(
+        old != new
+        for one, other in zip(before, after, strict=True)
+        for old, new in zip(one, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,3 +169,39 @@ def test_the_cost_is_a_bar_of_which_waiting_has_its_share() -> None:
     cells = [role for text, role in line.pieces for _ in text][-12:]
     solid = {"area": "area/area", "wait": "wait/wait"}
     assert cells == [solid["area"]] * 6 + ["area/wait"] + [solid["wait"]] * 5, "43 % of 12 cells"
+
+
+def test_a_suspicion_that_comes_and_goes_moves_nothing_on_the_page_of_the_rank() -> None:
+    suspected = replace(live(), suspect=Suspect(1, 9.1, 0.4, 22, 22, basis="every_step"))
+    (title, *before), (suspicion, *after) = (
+        next(pictures([frame], (80, 24), "1", "down", "enter"))[1:-3] for frame in (live(), suspected)
+    )
+    assert before == after
+    assert title.startswith("── rank 1 ──")
+    assert suspicion.startswith("── rank 1 · was the slowest in 22 of 22 steps, by 9.1 ±0.4 ms ──")
+
+
+def test_the_scale_of_a_chart_stays_while_the_series_needs_most_of_it() -> None:
+    before = Scale(0.0, 20.0)
+    assert Scale(0.0, 16.0).settle(before) == Scale(0.0, 12.0).settle(before) == before
+    assert Scale(0.0, 10.0).settle(before) == Scale(0.0, 10.0), "as large as two of them"
+    assert Scale(0.0, 22.0).settle(before) == Scale(0.0, 22.0), "the series is larger"
+    assert Scale(0.0, 16.0, log=True).settle(before) == Scale(0.0, 16.0, log=True), "another axis"
+    assert Scale(0.0, 16.0).settle(None) == Scale(0.0, 16.0), "the first drawing"
+
+
+def test_the_curves_of_a_young_run_are_seldom_drawn_anew_as_a_whole() -> None:
+    """A new length of a cell of the time axis, or another scale, changes all of a curve."""
+    whole, place = history(3_800), Place()
+    noise = np.random.default_rng(7).exponential(4.0, len(whole.step))
+    whole = replace(whole, step_ms=whole.step_ms + noise)
+    drawings = []
+    for until_s in range(40, 100, 2):
+        n_points = int(np.searchsorted(whole.time_s, until_s))
+        until_then = replace(whole, **{name: getattr(whole, name)[:n_points] for name in COLUMNS})
+        frame = replace(live(), unix_s=1e9 + until_s, history=until_then)
+        lines = draw_charts(Scene(frame, place), 160, 30).lines
+        drawings.append([str(line).ljust(160) for line in lines])
+    changes = [count_cells(before, after) / (160 * 30) for before, after in itertools.pairwise(drawings)]
+    assert sum(share > 0.06 for share in changes) <= 8, changes
+    assert np.median(changes) < 0.03, changes

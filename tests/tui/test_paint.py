@@ -233,6 +233,22 @@ def test_bins_stay_where_they_are_as_points_come_in() -> None:
         assert 32 / 33 <= value / round_to_ladder(value) <= 1, "a chart over a whole run ends at its border"
 
 
+def test_the_time_axis_of_a_young_run_stays_for_some_ten_seconds() -> None:
+    """With every new length of a cell the whole curve changes, down to its noise."""
+    changed_s, before = [], None
+    for lasts_s in np.arange(20.0, 1_800.0, 0.5).tolist():
+        axis = Axis.over_time(column(0.0, lasts_s), 75, None, grows=True)
+        assert 4 / 5 - 1 / 60 <= lasts_s / (axis.bin_s * axis.columns) <= 1, lasts_s
+        if axis != before:
+            changed_s, before = [*changed_s, lasts_s], axis
+    pauses_s = np.diff(changed_s)
+    assert np.quantile(pauses_s, 0.1) >= 5.0 and len(changed_s) < 120, pauses_s
+    at_ten_minutes = Axis.over_time(column(0.0, 600.0), 75, None, grows=True)
+    assert 600.0 / (at_ten_minutes.bin_s * at_ten_minutes.columns) >= 32 / 33 - 1 / 60, (
+        "and then it ends at its border"
+    )
+
+
 def test_gaps_are_drawn_through_only_while_they_are_small() -> None:
     values = column(1, NAN, 3, NAN, 5, *[NAN] * 9, 7)
     filled = join_holes(values)

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
     from ddptop.frames.activity import ActivityKind
     from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
+    from ddptop.render.chart import Scale
     from ddptop.render.line import Role
     from ddptop.render.phases import StepPart
 
@@ -97,20 +99,26 @@ def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCha
 def _drawn_for(
     scene: Scene, names: Sequence[ChartName], width: int, height: int, top: int = 0
 ) -> tuple[object, ...]:
-    """What a drawing depends on: pictures that share it have the same curves."""
+    """What a drawing depends on, its run first: pictures that share it have the same curves."""
     state = scene.place.charts
-    return (*names, *share_drawing(scene), width, height, top, state.at_s, state.log_loss)
+    return (*share_drawing(scene), *names, width, height, top, state.at_s, state.log_loss)
 
 
 def share_drawing(scene: Scene) -> tuple[object, ...]:
     """What is the same in all frames that share one drawing of a chart: while the run goes on, those of some
     seconds."""
     frame = scene.frame
-    goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
-    every_s = _find_pause(frame.history) if goes_on else 0.0
+    every_s = _find_pause(frame.history) if _goes_on(frame) else 0.0
     moment = frame.unix_s // every_s if every_s else frame.unix_s
-    run = (frame.run.id, frame.source, frame.group.incarnation)
-    return (*run, every_s, moment, len(frame.events), scene.ascii_only)
+    return (*_name_run(frame), every_s, moment, len(frame.events), scene.ascii_only)
+
+
+def _goes_on(frame: Frame) -> bool:
+    return frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
+
+
+def _name_run(frame: Frame) -> tuple[object, ...]:
+    return frame.run.id, frame.source, frame.group.incarnation
 
 
 def _find_pause(history: History) -> float:
@@ -137,15 +145,15 @@ def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts)
 
 
 _Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...]"
+_Bands: TypeAlias = "tuple[list[Line], tuple[Plot, ...], _Titles, Mapping[str, Scale]]"
+"""What `DrawnCharts` has."""
 
 
-def _draw_all(
-    scene: Scene, width: int, height: int, top: int
-) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
+def _draw_all(scene: Scene, width: int, height: int, top: int) -> _Bands:
     if height < 3:
-        return [], (), ()
+        return [], (), (), {}
     if not len(scene.frame.history.time_s):
-        return _draw_start(scene, width, height), (), ()
+        return _draw_start(scene, width, height), (), (), {}
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
     return _draw_bands(scene, CHARTS[: columns * bands], (columns, bands), (width, height), top)
@@ -157,12 +165,19 @@ def _draw_bands(
     shape: tuple[int, int],
     size: tuple[int, int],
     top: int,
-) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
+) -> _Bands:
     """`shape`: charts beside and below each other."""
     (columns, bands), (width, height) = shape, size
     happened = find_happened(scene)
     made = _make_curves(scene, happened)
     curves = [replace(made[CHARTS.index(name)], happened=happened) for name in names]
+    if _goes_on(scene.frame):  # a picture that stands depends on no other
+        run, state = _name_run(scene.frame), scene.place.charts
+        scales = [state.find_scale(run, name) for name in names]
+        curves = [
+            replace(curve, grows=True, scale_before=scale)
+            for curve, scale in zip(curves, scales, strict=True)
+        ]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
     rows, right = height // bands, (width + 1) // 2
@@ -184,13 +199,16 @@ def _draw_bands(
     for band in range(bands):
         first = band * columns
         blocks = [chart.lines for chart in charts[first : first + columns]]
-        for column, (_, plot, title, newest) in enumerate(charts[first : first + columns]):
+        for column, (_, plot, title, newest, _) in enumerate(charts[first : first + columns]):
             titles.append((band * rows, column * right, room - aparts[column], tuple(title), newest))
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * rows, left=plot.left + column * right))
         joined_lines = side_by_side(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
         lines += joined_lines + [Line()] * (rows - len(joined_lines) if band < bands - 1 else 0)
-    return lines, tuple(plots), tuple(titles)
+    drawn_scales: dict[str, Scale] = {
+        name: chart.scale for name, chart in zip(names, charts, strict=True) if chart.scale is not None
+    }
+    return lines, tuple(plots), tuple(titles), drawn_scales
 
 
 def _draw_start(scene: Scene, width: int, height: int) -> list[Line]:

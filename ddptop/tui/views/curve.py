@@ -109,6 +109,8 @@ class Curve:
     """Its own x, where it is another run's; the scale then holds both."""
     span_s: float | None = None
     """None: all that is kept."""
+    grows: bool = False
+    """Whether its time becomes longer while the run goes on."""
     zero: bool = False
     """Whether the scale starts at 0: for times always, or jitter would look like a change."""
     reach: float | None = None
@@ -136,6 +138,8 @@ class Curve:
     """The value of a point in words, for the crosshair."""
     gutter: int = GUTTER
     """Cells for the labels of the scale, at least."""
+    scale_before: Scale | None = None
+    """Of its last drawing, which it keeps while it can."""
     empty: str = ""
     """Why no value will be known; empty where one may come."""
 
@@ -159,6 +163,7 @@ class Chart(NamedTuple):
     """The parts of the title, of which line 0 has as many as fit."""
     newest: tuple[int, ...]
     """Those that have figures of the newest step."""
+    scale: Scale | None = None
 
     @property
     def left(self) -> int:
@@ -215,7 +220,7 @@ def draw_chart(
         lines.append(Line(labels.get(row, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
         lines.append(Line(" " * gutter).add("└", "rule").extend(_draw_axis(curve, axis, room)))
-    return Chart(lines, plot, title, newest)
+    return Chart(lines, plot, title, newest, drawn.scale)
 
 
 DASH = "┄ "
@@ -286,7 +291,8 @@ class _Drawn:
         high: Column | None = None
         behind: Column | None = None
         while True:  # the width of the labels depends on the scale, and the scale on the width that is left
-            axis = Axis.over_time(curve.x, max(1, width - gutter - 1), curve.span_s, across)
+            cells = max(1, width - gutter - 1)
+            axis = Axis.over_time(curve.x, cells, curve.span_s, across, grows=curve.grows)
             edges = axis.bin_edges(curve.x)
             if curve.band:
                 main, high = quantiles_of_bins(values, edges, P50_P95)
@@ -301,6 +307,7 @@ class _Drawn:
             scale = Scale.of_logs(scaled) if curve.log else Scale.around_series(scaled, curve.zero)
             if curve.reach is not None:
                 scale = replace(scale, high=max(scale.high, curve.reach))
+            scale = scale.settle(curve.scale_before)
             needed = max(text_width(scale.label(scale.high)), text_width(scale.label(scale.low)))
             if needed <= gutter:
                 break

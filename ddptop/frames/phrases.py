@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
 
+RECORDING_ENDS = "the recording stops in the middle of the run"
+"""Of a recording without the end of its run: its collector was killed, or the file is cut off."""
+
+
 def recording_stop(alerts: Iterable[Alert]) -> str:
     """Why nothing more is in the recording: its disk took nothing any more. Empty: it goes on."""
     stops = (alert for alert in alerts if alert.kind == "recording" and alert.evidence.get("stopped"))

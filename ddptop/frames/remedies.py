@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
-from ddptop.frames.phrases import OUT_OF_MEMORY, ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.phrases import OUT_OF_MEMORY, RECORDING_ENDS, ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.stall import STOPPED_THEN
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
@@ -77,7 +77,11 @@ def next_action(frame: Frame) -> str:
     if state in FAILED_STATES:
         gone = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == state]
         who = _name_ranks(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
-        return f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."
+        action = f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."
+        is_cut_off = verdict(frame).sentence.endswith(RECORDING_ENDS)
+        return (
+            f"If the file was copied, compare its size with the original. {action}" if is_cut_off else action
+        )
     if state == "stalled":
         return _without_evidence(frame)
     kind = verdict(frame).kind

@@ -14,6 +14,7 @@ from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of,
 from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     IF_HIDDEN,
+    RECORDING_ENDS,
     UNEVEN_PCT,
     blamed,
     cpu_shortage_phrase,
@@ -527,7 +528,7 @@ def _judge_lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if frame.stall is not None and frame.stall.ended_s is not None:
         return _ended_in_stall(frame, frame.stall, alerts)
     alert = _find_end(frame)
-    stop = recording_stop(frame.alerts)
+    stop = recording_stop(frame.alerts) or (RECORDING_ENDS if frame.source == "replay" else "")
     if alert is None and stop and not in_state(frame, "lost"):
         return Verdict("lost", "critical", f"LOST · how the run ended is unknown: {stop}", _last_step(frame))
     if alert is None:

@@ -13,6 +13,7 @@ from ddptop.frames.conditions import UNREACHABLE, condition_of, kinds_of
 from ddptop.frames.numbers import fixed, percent, sized_ms
 from ddptop.frames.phrases import (
     NOT_MEASURABLE,
+    RECORDING_ENDS,
     UNEVEN_PCT,
     Failure,
     cpu_shortage_phrase,
@@ -174,7 +175,7 @@ def _end_without_deaths(report: Report) -> list[Finding]:
     run = report.run
     if run.state == "lost":
         alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
-        how = recording_stop(report.troubles) or "the recording stops in the middle of the run"
+        how = recording_stop(report.troubles) or RECORDING_ENDS
         return [_ended(report, f"how the run ended is unknown: {alert.message if alert else how}")]
     if run.state == "failed":
         alert = next((a for a in report.troubles if condition_of(a.kind).family == "death"), None)

@@ -10,6 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
+from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from tests.made_up_run import feed_together
 
@@ -244,6 +245,13 @@ def test_stale_and_unreachable(scene) -> None:
     assert both(held)[0] == "◌ STALE · no fresh data: the figures may be outdated"
     gone = replace(frame, run=replace(frame.run, state="lost"))
     assert both(gone)[0] == "■ LOST · the run sends no updates any more"
+    assert next_action(gone).startswith("Read the output of the launcher")
+    cut_off = replace(gone, source="replay")
+    assert (
+        both(cut_off)[0]
+        == "■ LOST · how the run ended is unknown: the recording stops in the middle of the run"
+    )
+    assert next_action(cut_off).startswith("If the file was copied, compare its size with the original. Read")
 
 
 def test_nan_comes_before_a_straggler(make_world) -> None:

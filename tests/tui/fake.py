@@ -577,7 +577,7 @@ def with_ledger(frame: Frame) -> Frame:
     classes[tail] = np.full(world, tail_s)
     classes["start"] = np.full(world, frame.run.elapsed_s - tail_s - steps_s)
     waits = waited(0, "forward", float(classes["waiting"].sum()), steps=n_even, each_s=0.0002)
-    if late is not None:
+    if late is not None and not late.group:
         waits = replace(waits, rank=late.rank, place="data", steps=n_slow, longest_s=0.0213)
     nothing = {"dear_steps": (), "n_dear": 0, "dear_s": 0.0, "longest_step": 12_480}
     found = ledger(elapsed_s=frame.run.elapsed_s, waited_for=(replace(waits, **nothing),), **classes)

@@ -120,3 +120,12 @@ def test_it_survives_a_start_of_which_no_rank_is_known(size: tuple[int, int]) ->
     frame = on_their_way()
     frame = replace(frame, start=replace(frame.start, ranks=(), behind=()))
     assert "start: 0 of 0 ranks" in Sketch(FakeSource(frame), size).press("S")
+
+
+@pytest.mark.parametrize("view", ["S", "7"])
+@pytest.mark.parametrize("size", [(80, 24), (50, 24)])
+def test_a_page_with_nothing_of_its_own_to_say_shows_the_steps(view: str, size: tuple[int, int]) -> None:
+    text = sketch(FakeSource(live()), size, view)
+    assert "step ms 26.6" in text and "└──" in text
+    if view == "7":
+        assert "forward 21 s" in sketch(FakeSource(on_their_way()), size, view)

@@ -111,11 +111,14 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
 
 
 def _draw_calm_with_chart(scene: Scene, width: int, height: int) -> list[Line]:
-    """The page without a stall, and below it the step times where `height` lines have room for them."""
+    """The page without a stall, and below it the step times, or how far the ranks have come to their first
+    step, where `height` lines have room for them."""
     lines = _draw_calm(scene, width)
     room = height - len(lines) - 1
-    if room < LEAST_CHART or not _has_steps(scene):
+    if room < LEAST_CHART:
         return lines
+    if not _has_steps(scene):
+        return lines + draw_before_first_step(scene, width, room + 1)
     return [*lines, Line(), *draw_some_charts(scene, ("step",), width, room)]
 
 

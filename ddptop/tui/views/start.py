@@ -17,6 +17,7 @@ from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.view import View
+from ddptop.tui.views.charts import TWO_ABREAST, ChartName, draw_some_charts
 from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.overview import draw_verdict, verdict_height
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
@@ -59,6 +60,10 @@ def start_page_is_due(frame: Frame) -> bool:
     return trouble or frame.unix_s - frame.run.started_at - begun_s >= SEVERAL_S
 
 
+LEAST_CHART = 8
+"""Lines from which the page of a run that has started has charts."""
+
+
 class StartView(View):
     """The ranks by milestone, and the stack of those under the cursor."""
 
@@ -79,7 +84,10 @@ class StartView(View):
         start = scene.frame.start
         if start is None:
             words = wrap_lines(_explain_nothing(scene.frame), width - 2)
-            return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
+            lines += [Line(), *(Line("  ").add(text, "dim") for text in words), Line()]
+            names: tuple[ChartName, ...] = ("loss", "step") if width >= TWO_ABREAST else ("step",)
+            room = height - len(lines)
+            return Page(lines + (draw_some_charts(scene, names, width, room) if room >= LEAST_CHART else []))
         rows = alike_ranks(start)
         if rows and has_panels(width, height):
             below, scroll = _draw_panels(scene, rows, width, height - len(lines))

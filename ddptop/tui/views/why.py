@@ -168,7 +168,9 @@ def draw_waits(scene: Scene, ranks: list[int], width: int) -> list[Line]:
         line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
         place = scene.clean(ledger_place_phrase(row.place))
         line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {place}")
-        lines.append(line.add(f", {counted(row.steps, 'step')}", "dim").cut(width))
+        n_steps = f", {counted(row.steps, 'step')}"
+        line.add(n_steps if line.width + len(n_steps) <= width else "", "dim")
+        lines.append(line.cut(width))
     return lines
 
 

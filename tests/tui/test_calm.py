@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.detail import HEAT_FIGURES
 from ddptop.frames.frame import Frame, Suspect
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.verdict import verdict
@@ -64,14 +65,18 @@ FRAME_NS = 250_000_000
 def with_map() -> Mapping[str, list[Frame]]:
     """Frames with the map of ranks x steps: of the young run, and of a real one of 70 steps a second from its
     20th step on."""
+    return {"young": list(_live_frames(YOUNG_STEPS, want=MAP)), "real": _real_frames(MAP)}
+
+
+def _real_frames(want: str) -> list[Frame]:
     _, _, messages = traces.read(TRACE)
     reducer, real = Reducer(), []
     in_order = sorted(messages, key=lambda message: message.t_ns)  # ranks take turns
     for frame_index, batch in itertools.groupby(in_order, key=lambda message: message.t_ns // FRAME_NS):
         for message in batch:
             reducer.feed(message)
-        real.append(reducer.frame((frame_index + 1) * FRAME_NS, want=MAP))
-    return {"young": list(_live_frames(YOUNG_STEPS, want=MAP)), "real": real[1:]}
+        real.append(reducer.frame((frame_index + 1) * FRAME_NS, want=want))
+    return real[1:]
 
 
 def pictures(frames: list[Frame], size: tuple[int, int], *keys: str) -> Iterator[list[str]]:
@@ -113,6 +118,15 @@ def test_in_no_frame_many_cells_of_the_heat_map_change(
     columns, rows = SIZES[size]
     changes = count_changes(with_map[run], SIZES[size], "4")
     assert 0 < max(changes) <= MOST_CHANGED * columns * rows
+
+
+@pytest.mark.parametrize("metric", ["forward", "optimizer", "other"])
+def test_rare_values_that_come_and_go_shade_the_heat_map_seldom_anew(metric: str) -> None:
+    """One value in a hundred is five times the others: the range of the shades, which nearly all values are
+    within, is now with and now without them."""
+    keys = ["4", *["m"] * HEAT_FIGURES.index(metric)]
+    changes = count_changes(_real_frames(MAP.replace("excess", metric)), SIZES["80x24"], *keys)
+    assert sum(n_changed > MOST_CHANGED * 80 * 24 for n_changed in changes) <= 2, changes
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -109,6 +109,9 @@ def test_shades_stay_while_the_values_are_about_as_large() -> None:
         for low, width in ((10.0, 2.0), (10.5, 5.0), (14.0, 2.0))
     )
     assert wider.settle(first) is first and far.settle(first) is far
+    assert first.settle(wider) is wider, "less than half as wide"
+    widest = Shades((12.0, 23.0, 34.0, 45.0))
+    assert widest.settle(first) is widest and first.settle(widest) is first
     unknown = Shades((NAN, NAN, NAN, NAN))
     assert unknown.settle(first) is unknown and first.settle(unknown) is first
 

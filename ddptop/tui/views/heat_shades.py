@@ -30,8 +30,9 @@ UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
 RARE = 0.99
 """Percentile of the cells that the loudest shade begins near: one outlier must not hide all others."""
 
-KEPT_WITHIN = 3
-"""The shades stay as they are until the range of the values is so many times as large or as small."""
+LARGER, SMALLER = 3, 5
+"""The shades stay as they are until the range of the values is LARGER times as large, or so small that all of
+them would have the first of the five. Rare values come and go, and the range with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Shades:
         change whose values did not."""
         (low, width), (low_before, width_before) = self._range(), before._range()
         is_as_low = abs(low - low_before) <= width_before / 2
-        is_as_wide = width_before / KEPT_WITHIN <= width <= width_before * KEPT_WITHIN
+        is_as_wide = width_before / SMALLER <= width <= width_before * LARGER
         return before if is_as_low and is_as_wide else self
 
     def _range(self) -> tuple[float, float]:

@@ -234,9 +234,11 @@ def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LaneP
     return pinned + _cut_window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
 
 
-def _share_out(shown: Timeline, state: TimelineState, room: int) -> tuple[int, int]:
-    """Lines of a bar of phases, and of the panels below the lanes: few lanes have tall bars."""
-    n_lanes, most = len(shown.lanes), room - LEAST_BAND
+def _share_out(shown: Timeline, state: TimelineState, room: int, *, panels: bool) -> tuple[int, int]:
+    """Lines of a bar of phases, and of the panels below the lanes, if there are any: few lanes have tall
+    bars."""
+    least, usual = (LEAST_BAND, BAND) if panels else (0, 0)
+    n_lanes, most = len(shown.lanes), room - least
     nearest = _find_nearest(shown, state)
     details = _choose_detail(shown.lanes, nearest, state.all_reduces, most) if n_lanes else []
     lines = 0
@@ -245,9 +247,9 @@ def _share_out(shown: Timeline, state: TimelineState, room: int) -> tuple[int, i
         lines += 1 + {"all": n_reduces, "merged": min(1, n_reduces), "none": 0}[how]
     if lines + n_lanes - 1 <= most:  # there is a gap between two lanes
         lines += n_lanes - 1
-    fitting = [tall for tall in range(2, TALLEST_LANE + 1) if lines + (tall - 1) * n_lanes <= room - BAND]
+    fitting = [tall for tall in range(2, TALLEST_LANE + 1) if lines + (tall - 1) * n_lanes <= room - usual]
     tall = max(fitting, default=1)
-    return tall, max(LEAST_BAND, room - lines - (tall - 1) * n_lanes)
+    return tall, max(least, room - lines - (tall - 1) * n_lanes) if panels else 0
 
 
 def _count_leading(ranks: list[int]) -> int:
@@ -503,7 +505,7 @@ class TimelineView(View):
             lines.append(plan.head())
         foot = _draw_legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
         room = height - len(lines) - len(foot)
-        tall, below = _share_out(shown, state, room) if has_panels(width, height) else (1, 0)
+        tall, below = _share_out(shown, state, room, panels=has_panels(width, height))
         lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
         lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
         if below:

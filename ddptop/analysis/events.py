@@ -247,13 +247,13 @@ PLAIN_FAILURE = 1
 def on_event(state: RunState, event: Event, t_ns: int) -> None:
     """Take one event. An event of an unknown rank or an earlier process is ignored."""
     rank_state = state.ranks[event.rank] if 0 <= event.rank < state.world else None
-    if event.kind in _OF_RANKS:
+    if event.kind in _RANK_EVENT_HANDLERS:
         if rank_state is not None and rank_state is not ABSENT:
             session = event.fields.get("session", rank_state.session)
             if session == rank_state.session:
-                _OF_RANKS[event.kind](state, event, rank_state, t_ns)
-    elif event.kind in _OF_RUN:
-        _OF_RUN[event.kind](state, event, t_ns)
+                _RANK_EVENT_HANDLERS[event.kind](state, event, rank_state, t_ns)
+    elif event.kind in _RUN_EVENT_HANDLERS:
+        _RUN_EVENT_HANDLERS[event.kind](state, event, t_ns)
     elif event.kind not in NOT_LOGGED:
         text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
         if rank_state is not None:
@@ -560,7 +560,7 @@ def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: in
     reports.take(event.rank, event, ranks, state.present, state.unix_s(t_ns))
 
 
-_OF_RANKS = {
+_RANK_EVENT_HANDLERS = {
     MILESTONE: _on_milestone,
     "unreduced": _on_gradients,
     "skipped_backward": _on_gradients,
@@ -581,7 +581,7 @@ _OF_RANKS = {
 }
 
 
-_OF_RUN = {
+_RUN_EVENT_HANDLERS = {
     "not_initialized": _on_not_initialized,
     **dict.fromkeys(("recording", "thinned"), _on_recording),
     "rank_returned": _on_rank_returned,

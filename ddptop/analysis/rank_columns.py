@@ -16,7 +16,7 @@ from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.figures import RANK_FIGURES
 from ddptop.frames.reasons import Beside
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.message_run import OF_RANKS
+from ddptop.protocol.message_run import RANK_READINGS
 from ddptop.protocol.messages import NAMES, Progress
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 OF_READINGS = {
     name: (kind, np.float64 if RANK_FIGURES[name].as_float64 else np.float32)
-    for kind in OF_RANKS
+    for kind in RANK_READINGS
     if kind is not Progress  # its figures hold under conditions, see `reported_columns`
     for name in NAMES[kind]
     if name in RANK_FIGURES

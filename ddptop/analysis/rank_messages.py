@@ -24,7 +24,7 @@ from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.analysis.steps.pairing import stable_order
 from ddptop.protocol.limits import MAX_STEP, NS
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.message_run import OF_AGENTS, OF_RANKS
+from ddptop.protocol.message_run import AGENT_READINGS, RANK_READINGS
 from ddptop.protocol.messages import TRAITS, Activity, Clock, Flag, Progress
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
@@ -320,8 +320,10 @@ class RankMessages:
         readings = [
             part for all_readings in run.readings if len((part := all_readings.within(begin, stop)).places)
         ]
-        of_ranks = [(part, self._senders(run, part.places)) for part in readings if part.kind in OF_RANKS]
-        of_hosts = [part for part in readings if part.kind in OF_AGENTS]
+        of_ranks = [
+            (part, self._senders(run, part.places)) for part in readings if part.kind in RANK_READINGS
+        ]
+        of_hosts = [part for part in readings if part.kind in AGENT_READINGS]
         beats = any(part.kind is Progress for part, _ in of_ranks)
         remote = beats and any(map(self._state.hosts.is_remote, self._state.hellos.of_hosts))
         offsets = BatchOffsets(self._state) if remote else None

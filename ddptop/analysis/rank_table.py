@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptop.analysis.steps.pairing import begins_of_runs, stable_order
 from ddptop.protocol.limits import NS
-from ddptop.protocol.message_run import FIELD_TYPES, OF_RANKS
+from ddptop.protocol.message_run import FIELD_TYPES, RANK_READINGS
 from ddptop.protocol.messages import NAMES
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class RankTable(_Columns):
     def __init__(self, world: int = 0) -> None:
         super().__init__(world)
         self.newest: dict[type[Message], NewestReadings] = {
-            kind: NewestReadings(kind, world) for kind in OF_RANKS
+            kind: NewestReadings(kind, world) for kind in RANK_READINGS
         }
         """Of each kind of reading the newest one of every rank."""
 

@@ -284,6 +284,22 @@ class Collector:
         time.sleep(pause_s)
         return True
 
+    def _work_each_second(self, now_ns: int) -> None:
+        """Report what the collector counts itself, look for stalls, and ask ranks for what is missing."""
+        self.intake.report_recording(now_ns)
+        self.intake.report_refused(now_ns)
+        self._is_replaced = not self._folder.is_served(self._fill_folder) or self._arguments.is_to_serve()
+        self._update_run_file()
+        for event in self._counts.new_events(self.reducer.state, now_ns):
+            self.intake.report_message(event, now_ns)
+        self._notify_losses()
+        # After exits and losses were reported, which explain a stall.
+        self._stall_check.check_stall(now_ns)
+        self._samples.ask_due(now_ns)
+        self._introduce_only_host()
+        self._calls.call_for_changes(now_ns)
+        self.pipe.check_end(now_ns)
+
     def work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
         begun_ns = time.monotonic_ns()
@@ -309,19 +325,7 @@ class Collector:
         # After the messages: what a process has sent last is taken before its exit is reported.
         self._host.report_exits(now_ns)
         if self._host.check_each_second(now_ns):
-            self.intake.report_recording(now_ns)
-            self.intake.report_refused(now_ns)
-            self._is_replaced = not self._folder.is_served(self._fill_folder) or self._arguments.is_to_serve()
-            self._update_run_file()
-            for event in self._counts.new_events(self.reducer.state, now_ns):
-                self.intake.report_message(event, now_ns)
-            self._notify_losses()
-            # After exits and losses were reported, which explain a stall.
-            self._stall_check.check_stall(now_ns)
-            self._samples.ask_due(now_ns)
-            self._introduce_only_host()
-            self._calls.call_for_changes(now_ns)
-            self.pipe.check_end(now_ns)
+            self._work_each_second(now_ns)
         self.server.drain_credits(now_ns)
         if self.pipe.ended:
             self.intake.acknowledge_written(now_ns, at_once=True)  # senders wait for these

@@ -54,8 +54,8 @@ ROUNDING_NS = 1_000
 """Times are whole microseconds on each rank's clock."""
 
 # Without the length of the inner message, which is written by hand.
-OF_PACKET = Trace(packet=[TracePacket()]).SerializeToString()[:-1]
-OF_EVENT = TracePacket(track_event=TrackEvent()).SerializeToString()[:-1]
+PACKET_TAG = Trace(packet=[TracePacket()]).SerializeToString()[:-1]
+EVENT_TAG = TracePacket(track_event=TrackEvent()).SerializeToString()[:-1]
 """How the fields begin, before their length."""
 
 DOUBLE = struct.Struct("<d")
@@ -266,8 +266,8 @@ class PerfettoSink(Sink):
             event += TrackEvent(**fields).SerializeToString()
         # Unsigned in the format: by the error of a clock an event may lie before the start.
         self._packet.timestamp = max(0, at_ns)
-        packet = self._packet.SerializeToString() + _pack_field(OF_EVENT, event)
-        self._file.write(_pack_field(OF_PACKET, packet))
+        packet = self._packet.SerializeToString() + _pack_field(EVENT_TAG, event)
+        self._file.write(_pack_field(PACKET_TAG, packet))
 
     def _annotation_bytes(self, key: str, value: str | int | float) -> bytes:
         number = self._number_of_name("debug_annotation_names", key)

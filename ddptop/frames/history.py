@@ -116,7 +116,7 @@ class RankSteps:
         return is_slow, is_known & ~is_slow
 
 
-OF_BINS = ("step_min_ms", "step_p95_ms", "step_max_ms")
+BIN_COLUMNS = ("step_min_ms", "step_p95_ms", "step_max_ms")
 """Columns that are `step_ms` where a point is one step."""
 
 COLUMNS = tuple(f.name for f in fields(History) if f.type == "Column")
@@ -181,7 +181,7 @@ class HistoryStore:
         return self.since(0)
 
     def append(self, points: Mapping[str, Column]) -> None:
-        """Add steps, one array per column; those of `OF_BINS` may be missing."""
+        """Add steps, one array per column; those of `BIN_COLUMNS` may be missing."""
         most = max(1, self._limit - self._kept)
         for begin in range(0, len(points["step"]), most):
             self._append_piece({name: column[begin : begin + most] for name, column in points.items()})

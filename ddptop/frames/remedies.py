@@ -134,7 +134,7 @@ def _name_ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {first_ranks(ranks)}"
 
 
-_OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
+_ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"\(shm\)|(insufficient|out of|creating) shared memory|/dev/shm"
@@ -214,7 +214,7 @@ def of_death(death: Death) -> str:
         return f"Let rank {death.rank} call as many collectives as the others{up_to}.{uneven}"
     if death.incarnation and _NOT_CONNECTED.search(text):
         return f"Start it again: {_GONE_PEERS}"
-    for pattern, action in _OF_ERROR:
+    for pattern, action in _ACTIONS_BY_ERROR:
         if pattern.search(text):
             return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))
     if ended_by_signal(death.signal, death.reason):

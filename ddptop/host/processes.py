@@ -205,7 +205,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 _INSTALLED = ("site-packages", "dist-packages")
 
-_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY", "DDPTOP_RANK_PROCESS")
+_RANK_VARIABLES = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY", "DDPTOP_RANK_PROCESS")
 
 
 def child_environment() -> dict[str, str]:
@@ -215,7 +215,7 @@ def child_environment() -> dict[str, str]:
     `queue.py` or `secrets.py` that lies beside the script instead of Python's own.
     """
     # A process of ours must not take itself for a rank, nor load the recorder.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_RANK_VARIABLES)}
     inject = str(_PACKAGE / "training" / "inject")
     # Without the inject folder, whose `sitecustomize` is for ranks.
     path = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-OF_AGENTS = select_kinds(lambda traits: traits.is_reading and "agent" in traits.senders)
+AGENT_READINGS = select_kinds(lambda traits: traits.is_reading and "agent" in traits.senders)
 """Readings of a host, from its agent."""
-OF_RANKS = select_kinds(lambda traits: traits.is_reading and "agent" not in traits.senders)
+RANK_READINGS = select_kinds(lambda traits: traits.is_reading and "agent" not in traits.senders)
 """Readings of a rank."""
-COLUMNS = (*OF_RANKS, *OF_AGENTS)
+COLUMNS = (*RANK_READINGS, *AGENT_READINGS)
 """Readings that a run may hold as columns."""
 READINGS = frozenset({*COLUMNS, Logged, Replica})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
@@ -218,7 +218,7 @@ class StepMessages(NamedTuple):
         return map(self.message, range(len(self.counts)))
 
 
-_IN_COLUMNS = frozenset({Steps, *OF_RANKS})
+_IN_COLUMNS = frozenset({Steps, *RANK_READINGS})
 # Also a single heartbeat becomes a column, so that whatever takes messages has one way to take them.
 """Messages that are never among the others of a run."""
 

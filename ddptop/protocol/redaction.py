@@ -24,7 +24,7 @@ _PARTS = frozenset({"auth", "oauth", "oauth2", "authorization", "bearer", "cooki
 # Not looked for within a name, as those above: they are parts of harmless ones (`--keyboard`, `--bypass`).
 _WHOLE = frozenset({"key", "pass", "pat", "sas"})
 
-_OF_A_VOCABULARY = frozenset(
+_VOCABULARY_WORDS = frozenset(
     {
         "pad", "eos", "bos", "unk", "mask", "sep", "cls", "id", "ids", "max", "min", "num", "n", "per", "len",
         "length", "type", "level", "count", "limit", "budget", "special", "image", "embedding", "drop",
@@ -87,4 +87,4 @@ def _is_secret(name: str) -> bool:
     joined = "".join(parts)
     if any(word in joined for word in _ANYWHERE) or joined in _WHOLE or _PARTS & set(parts):
         return True
-    return joined.endswith(("token", "tokenfile")) and not _OF_A_VOCABULARY & set(parts)
+    return joined.endswith(("token", "tokenfile")) and not _VOCABULARY_WORDS & set(parts)

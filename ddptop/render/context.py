@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ddptop.render.line import Piece
 
 
-OF_STEP, MOST_UNITS = 0.02, 1e9
-"""An excess below this share of the step does not change the order of ranks and hosts."""
+LEAST_SHARE_OF_STEP, MOST_UNITS = 0.02, 1e9
+"""A difference below this share of the step does not matter, nor change the order of ranks and hosts."""
 
 CALM = 6
 """The place of a rank that needs no attention."""
@@ -129,12 +129,12 @@ class RenderContext:
         """(ranks,) how soon each rank needs attention, 0 first, and within a place its size, largest first.
 
         0: a stall is due to it. 1: failed, lost or stalled. 2: its host is silent. 3: a straggler. 4: stale
-        or missing. 5: its excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in
-        units of OF_STEP of the step, so that ranks which differ by less keep their order.
-        """
+        or missing. 5: its excess is more than LEAST_SHARE_OF_STEP of the step. 6: none (CALM). The size is
+        the excess in units of LEAST_SHARE_OF_STEP of the step, so that ranks which differ by less keep their
+        order."""
         frame = self.frame
         states, total = frame.ranks.state, len(frame.ranks.state)
-        unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
+        unit = LEAST_SHARE_OF_STEP * (frame.group.step_ms_p50 or 0.0)
         size = np.zeros(total, np.int64)
         if unit > 0:
             # As many units as an integer can count: a far end may lie.

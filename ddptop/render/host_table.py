@@ -9,7 +9,7 @@ from ddptop.frames.figures import HOST_FIGURES, always, figures_shown
 from ddptop.frames.hosts import host_index, short_names
 from ddptop.frames.numbers import RATIO, UNKNOWN, duration, known, signed
 from ddptop.render import table
-from ddptop.render.context import OF_STEP
+from ddptop.render.context import LEAST_SHARE_OF_STEP
 from ddptop.render.hosts import by_host, figures_by_trouble, worst_first
 from ddptop.render.line import Piece
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
@@ -66,7 +66,7 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
     names = [context.clean(short.get(host.name, host.name)) or UNKNOWN for host in hosts]
     longest = max(map(text_width, names), default=0)
     states, leads = state_width(context.frame), _worst_ranks(context)
-    matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
+    matters_ms = LEAST_SHARE_OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
     shown = [
         (figure, column)
         for figure, column in COLUMNS

@@ -326,7 +326,7 @@ SLOW_SCORE = 0.75
 RARE = "rare"
 """Pattern of a rank that is slow in few steps by very much."""
 
-OF_BYTES = ("compress", "accumulate", "smaller_buckets")
+SAVES_BYTES = ("compress", "accumulate", "smaller_buckets")
 """Kinds of suggestions about bytes and overlap. Waiting for a CPU comes before them: it makes transfer slow.
 Fewer, larger buckets cost less CPU time too."""
 
@@ -356,7 +356,7 @@ def make_suggestions(report: Report) -> tuple[Suggestion, ...]:
 
 def _sort_key(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[int, float]:
     if suggestion.kind == "cpus" and not suggestion.figures["cpu_shortage"]:
-        gains = (other.gain_pct or 0.0 for other in suggestions if other.kind in (*OF_BYTES, "cpus"))
+        gains = (other.gain_pct or 0.0 for other in suggestions if other.kind in (*SAVES_BYTES, "cpus"))
         return 3, -max(gains) - 1e-6
     order = 2 if suggestion.kind == "cpus" else condition_of(suggestion.kind).advice_order
     if order is not None:

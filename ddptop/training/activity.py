@@ -72,21 +72,22 @@ class EvaluationWatch:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._step = -1
-        self._asides = 0
+        self._calls_since_forward = 0
         self._last_pass_s = -FRESH_S
 
     def current_phase(self) -> Phase:
         """The phase of the training thread, EVALUATE included."""
         recorder = self._recorder
-        step, asides, phase, now_s = recorder.step, recorder.asides, recorder.phase, time.monotonic()
+        step, n_calls, phase = recorder.step, recorder.calls_since_forward, recorder.phase
+        now_s = time.monotonic()
         same_step = step == self._step
-        if asides != self._asides:
+        if n_calls != self._calls_since_forward:
             self._last_pass_s = now_s
-        self._step, self._asides = step, asides
+        self._step, self._calls_since_forward = step, n_calls
         training = phase not in (Phase.OTHER, Phase.DATA)
         if phase == Phase.FORWARD and recorder.without_ddp:
-            training = asides < MIN_PASSES  # nothing says that a forward begins
-        if training or not same_step or asides < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
+            training = n_calls < MIN_PASSES  # nothing says that a forward begins
+        if training or not same_step or n_calls < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
             return phase
         return Phase.EVALUATE
 

@@ -280,17 +280,17 @@ class TimedModel:
             set_reducer_group(reducer, self._timed if detail else self._plain)
 
 
-BOUND_RECENT = 256
+RECENT_TIMESTAMPS = 256
 """Timestamps that are evaluated: some ten steps of 25 buckets."""
 
-BOUND_FIRST = 32
+FIRST_TIMESTAMPS = 32
 """Timestamps after which the bounds are reported first; DDP has rebuilt its buckets by then."""
 
-BOUND_HOOK_READY_US = 100.0
+HOOK_READY_BOUND_US = 100.0
 """Where a communication hook is timed there is no second timestamp before the collective to compare the first
 with: the hook runs between them. Analysis assumes the same of a rank that has reported nothing."""
 
-BOUND_LEAST_US = 5.0
+LEAST_BOUND_CHANGE_US = 5.0
 """Smaller changes of a bound are noise."""
 
 
@@ -304,7 +304,7 @@ class TimerBoundsReporter:
         `device_bounds_ns`: how far a device's ready and end may be wrong; None: no device."""
         self._handed = handed
         self._device_bounds_ns = device_bounds_ns
-        self._late: deque[int] = deque(maxlen=BOUND_RECENT)
+        self._late: deque[int] = deque(maxlen=RECENT_TIMESTAMPS)
         self._seen = 0
         self._sent: tuple[float, float] | None = None
 
@@ -321,13 +321,13 @@ class TimerBoundsReporter:
 
     def changed_bounds(self, rank: int, step: int) -> Event | None:
         """The bounds as an event, when they are first known and whenever one has doubled or halved."""
-        if self._seen < BOUND_FIRST:
+        if self._seen < FIRST_TIMESTAMPS:
             return None
         handed = list(self._handed)
         # Figures are medians over steps: what shifts every timestamp by at most its own delay shifts a median
         # by no more than about the median delay. The tail (ms, where the thread is preempted) is not in them.
         handed_us, late_us = (round(upper_median(delays_ns) / 1e3, 1) for delays_ns in (handed, self._late))
-        bounds = (handed_us if handed else BOUND_HOOK_READY_US, late_us)
+        bounds = (handed_us if handed else HOOK_READY_BOUND_US, late_us)
         device_ns = self._device_bounds_ns()
         if device_ns is not None:
             # Under gloo the end is taken on the host, also of tensors on a GPU.
@@ -347,4 +347,4 @@ class TimerBoundsReporter:
 
 def _has_changed(old: float, new: float) -> bool:
     low, high = sorted((old, new))
-    return high - low > BOUND_LEAST_US and high >= 2 * low
+    return high - low > LEAST_BOUND_CHANGE_US and high >= 2 * low

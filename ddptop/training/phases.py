@@ -164,7 +164,7 @@ def make_pre_forward(recorder: Recorder, gradients: SynchronisationWatch, origin
                 if not recorder.aside:
                     gradients.forward_begins(self)
             else:
-                recorder.asides += 1
+                recorder.calls_since_forward += 1
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         finally:
@@ -263,14 +263,15 @@ def make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patche
         if recording:
             on.data_begins()
         else:
-            recorder.asides += 1
+            recorder.calls_since_forward += 1
         try:
             batch = original(self)
         except BaseException as error:
             if recording:
                 on.data_ends()
             if isinstance(error, StopIteration):
-                recorder.asides -= 1  # with the first batch of the next epoch it is no evaluation
+                # With the first batch of the next epoch it is no evaluation.
+                recorder.calls_since_forward -= 1
             hide_frame(error)
             raise
         if recording:

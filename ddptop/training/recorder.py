@@ -148,8 +148,9 @@ class Recorder:
         """Whether there is more than one DDP model: then any backward may wait for all-reduces."""
         self.stamp_due = False
         """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
-        self.asides = 0
-        """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
+        self.calls_since_forward = 0
+        """Batches fetched and DDP forwards without gradients since the last training forward: where there are
+        many, the script evaluates."""
         self.bypassed = False
         """Whether a DDP model was stepped with gradients that came past DDP's forward: then a backward begins
         a step where no forward does."""
@@ -192,9 +193,9 @@ class Recorder:
         no such step."""
         self._unseen_from = 0
         """The first of these steps."""
-        self._begin_first()
+        self._reset_steps()
 
-    def _begin_first(self) -> None:
+    def _reset_steps(self) -> None:
         self.see_again()
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
@@ -239,7 +240,7 @@ class Recorder:
 
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
-        self.asides += 1
+        self.calls_since_forward += 1
         self._optimizer_running = None  # an optimizer step that raised ends here at the latest
         if self._in_forward:
             self._discard_forward()
@@ -251,7 +252,7 @@ class Recorder:
         if self.without_ddp:
             self._fetches = True
             self._open_forward()
-        if not self.asides & EVALUATING:  # an evaluation may last for any number of batches
+        if not self.calls_since_forward & EVALUATING:  # an evaluation may last for any number of batches
             self._hand_over()
 
     def forward_begins(self, synchronises: bool, inputs: tuple[Any, ...] = (), named: Any = None) -> None:
@@ -261,7 +262,7 @@ class Recorder:
             self._close_step(0, check=True)
         elif len(self.stamps) > MANY_STAMPS:
             self._hand_over()
-        self.asides = 0
+        self.calls_since_forward = 0
         if self.loader.note_forward():
             self._first_batch = FIRST_BATCH
         self._has_forward = True
@@ -320,7 +321,7 @@ class Recorder:
         """Without DDP: `backward()` is about to be called. The forward ends, and the step before it."""
         if self._backward_depth:
             return
-        self.asides = 0
+        self.calls_since_forward = 0
         begins_pass = self.loader.note_forward()
         if self._stepped or self._passed:
             self._close_step(0, check=self._stepped)
@@ -510,7 +511,7 @@ class Recorder:
         the end was seen, there may soon be more of them."""
         if not self.unseen_optimizer:
             return
-        self.unseen_optimizer = self.asides = 0
+        self.unseen_optimizer = self.calls_since_forward = 0
         # What was noted of the steps that were not seen belongs to no later one.
         self.losses.take_loss()
         self.elements.forget()
@@ -588,7 +589,7 @@ class Recorder:
         """In a forked child: if it trains, its steps begin with 0. Earlier records are its parent's."""
         self.drop_records()
         self.step, self.counter = 0, [0]
-        self._begin_first()
+        self._reset_steps()
 
     def drop_records(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""

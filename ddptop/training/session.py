@@ -287,7 +287,7 @@ class Session:
         else:
             self.scalars.note_value(name, value, self.recorder.step)
             if name == "tokens" and isinstance(value, float):
-                self.recorder.elements.log_tokens(value, coming=self.recorder.asides > 0)
+                self.recorder.elements.log_tokens(value, coming=self.recorder.calls_since_forward > 0)
 
     @contextlib.contextmanager
     def declared_phase(self, name: str) -> Iterator[None]:

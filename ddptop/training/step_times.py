@@ -66,9 +66,9 @@ class StepTimes:
         """In the order of `step_record.STAMP_DATA` and those that follow."""
         self._step = -1
         """The newest step that is closed."""
-        self._begin_first()
+        self._reset_steps()
 
-    def _begin_first(self) -> None:
+    def _reset_steps(self) -> None:
         self._known = True
         """Whether all stamps of the running step are there."""
         self._phase = Phase.OTHER
@@ -104,7 +104,7 @@ class StepTimes:
                 unseen = []
             number, stamps, closed = entry
             if number != self._next >= 0:
-                self._begin_first()
+                self._reset_steps()
                 self._known = False
             self._next = number + 1
             for stamp in stamps:

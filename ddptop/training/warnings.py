@@ -27,7 +27,7 @@ NEEDLESS_SEARCH = (
 )
 """What torch's reducer (2.6 to 2.15) writes after the first forward."""
 
-_OF_TORCH = ("torch.", "ddptop.")
+_LIBRARIES = ("torch.", "ddptop.")
 """Modules whose warnings are about torch."""
 
 
@@ -73,7 +73,7 @@ def listen_to_warnings() -> None:
         try:
             # Another one under catch_warnings(record=True), which shows nothing.
             shown = getattr(warnings, "_showwarnmsg_impl", None) is show
-            if shown and _warning_module().startswith(_OF_TORCH):
+            if shown and _warning_module().startswith(_LIBRARIES):
                 collected.add_warning(_describe(message))
         except Exception as error:  # noqa: BLE001 - the training boundary: the message is the user's object
             guard.caught(error)

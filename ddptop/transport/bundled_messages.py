@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-OF_AN_AGENT = select_kinds(lambda traits: traits.is_numbered and "agent" in traits.senders)
+AGENT_MESSAGES = select_kinds(lambda traits: traits.is_numbered and "agent" in traits.senders)
 """What an agent numbers."""
 
 ABOUT_A_RANK = select_kinds(lambda traits: "about" in traits.senders)
@@ -319,7 +319,7 @@ def _decode_abouts(places: list[int], bodies: list[bytes]) -> Iterator[tuple[int
 def _check_sender(rank: int, seq: int, message: Message) -> None:
     """Raise ProtocolError for what a rank, or an agent, does not send."""
     if rank == -1:
-        allowed: tuple[type, ...] = OF_AN_AGENT
+        allowed: tuple[type, ...] = AGENT_MESSAGES
         # What an ABOUT wraps is taken as of the rank: an agent may not send a rank's STEPS in it.
         if isinstance(message, About) and not isinstance(decode(message.body), ABOUT_A_RANK):
             raise ProtocolError("ABOUT is not about a rank's process")

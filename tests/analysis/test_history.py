@@ -10,7 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import Frame
-from ddptop.frames.history import COLUMNS, KEPT_POINTS, MOST_BINS, OF_BINS, History, HistoryStore
+from ddptop.frames.history import BIN_COLUMNS, COLUMNS, KEPT_POINTS, MOST_BINS, History, HistoryStore
 from tests.made_up_run import NS, START_NS, World, feed_together
 
 
@@ -56,7 +56,7 @@ def noisy(start: int, count: int) -> dict[str, np.ndarray]:
     columns |= {"step": step, "time_s": step * 0.01, "busbw_gbps": np.where(step % 4, np.nan, 8.0)}
     columns["loss_mean"] = np.where(step == 777, np.nan, 2.0)
     columns["step_ms"] = np.where(step == 333, 900.0, 10.0 + step % 4)
-    return {name: column for name, column in columns.items() if name not in OF_BINS}
+    return {name: column for name, column in columns.items() if name not in BIN_COLUMNS}
 
 
 def test_older_steps_are_bins_with_mean_least_and_largest() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBoundsReporter
+from ddptop.training.bucket_timing import FIRST_TIMESTAMPS, HOOK_READY_BOUND_US, TimerBoundsReporter
 from ddptop.training.medians import median_or_zero, upper_median
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import StepRecord
@@ -33,7 +33,7 @@ def told(bounds: TimerBoundsReporter) -> tuple[float, float] | None:
 
 def test_bounds_are_told_once_they_are_known() -> None:
     bounds = TimerBoundsReporter(deque([20 * US] * 100))
-    bounds.add_steps([step([-100] * (BOUND_FIRST - 1))])
+    bounds.add_steps([step([-100] * (FIRST_TIMESTAMPS - 1))])
     assert told(bounds) is None
     bounds.add_steps([step([-100])])
     assert told(bounds) == (20.0, 0.0)
@@ -51,7 +51,7 @@ def test_late_callbacks_widen_the_bound_of_ends() -> None:
 def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
     handed = deque([20 * US] * 10, maxlen=10)
     bounds = TimerBoundsReporter(handed)
-    bounds.add_steps([step([-1] * BOUND_FIRST)])
+    bounds.add_steps([step([-1] * FIRST_TIMESTAMPS)])
     assert told(bounds) == (20.0, 0.0)
     for us, expected in ((30, None), (45, (45.0, 0.0)), (40, None), (20, (20.0, 0.0))):
         handed.extend([us * US] * 10)
@@ -60,8 +60,8 @@ def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
 
 def test_where_a_hook_is_timed_the_ready_bound_is_the_one_that_analysis_assumes() -> None:
     bounds = TimerBoundsReporter(deque())
-    bounds.add_steps([step([-1] * BOUND_FIRST)])
-    assert told(bounds) == (BOUND_HOOK_READY_US, 0.0)
+    bounds.add_steps([step([-1] * FIRST_TIMESTAMPS)])
+    assert told(bounds) == (HOOK_READY_BOUND_US, 0.0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 100])

@@ -58,7 +58,7 @@ def test_batches_without_a_step_are_an_evaluation(training: Training) -> None:
 
 
 def test_forwards_without_gradients_are_one_too(training: Training) -> None:
-    training.recorder.asides += 2
+    training.recorder.calls_since_forward += 2
     assert training.beat() == Phase.EVALUATE
 
 

@@ -216,7 +216,7 @@ def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gr
     assert [record.step for record in records] == [0, 1]
     assert all(0 < record.forward < record.end - record.begin for record in records)
     assert seen == [Phase.FORWARD] * 5
-    assert recorder.asides == 1
+    assert recorder.calls_since_forward == 1
 
 
 def test_an_evaluation_is_no_step() -> None:
@@ -224,7 +224,7 @@ def test_an_evaluation_is_no_step() -> None:
     model = Model(recorder, lambda x: x)
     with torch.no_grad():
         assert [model.forward(x) for x in (1, 2)] == [1, 2]
-    assert (recorder.asides, recorder.phase, len(recorder.records)) == (2, Phase.OTHER, 0)
+    assert (recorder.calls_since_forward, recorder.phase, len(recorder.records)) == (2, Phase.OTHER, 0)
 
 
 def test_an_optimizer_is_noticed_once_one_was_built() -> None:
@@ -288,6 +288,6 @@ def test_the_end_of_an_epoch_is_no_batch_of_an_evaluation() -> None:
     for taken in (1, 2):
         with suppress(StopIteration):
             fetch(epoch)
-        assert recorder.asides == 1, taken
+        assert recorder.calls_since_forward == 1, taken
     fetch(iter(DataLoader([1.0], batch_size=None)))
-    assert recorder.asides == 2
+    assert recorder.calls_since_forward == 2

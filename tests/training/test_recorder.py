@@ -401,9 +401,9 @@ def test_batches_and_forwards_outside_training_are_counted_until_training_goes_o
     loop = Loop(clock)
     for _ in range(3):
         loop.data(1)
-    assert loop.recorder.asides == 3
+    assert loop.recorder.calls_since_forward == 3
     loop.forward(1)
-    assert loop.recorder.asides == 0
+    assert loop.recorder.calls_since_forward == 0
 
 
 def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock) -> None:

@@ -20,7 +20,7 @@ from ddptop.frames.frame import (
     RunInfo,
     Straggler,
 )
-from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
+from ddptop.frames.history import BIN_COLUMNS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.process_groups import ProcessGroupFigures
 from ddptop.sources.live import aged_frame
@@ -262,7 +262,7 @@ def saving() -> Frame:
         time_s=ends_s + (elapsed_s - ends_s[-1]),
         wait_ms=past.wait_ms + long_ms * 2 / 3,
         other_ms=past.other_ms + long_ms / 3,
-        **dict.fromkeys(("step_ms", *OF_BINS), step_ms),
+        **dict.fromkeys(("step_ms", *BIN_COLUMNS), step_ms),
     )
     each_s = {
         "start": 4.1, "first_batch": 0.3, "data": 1.7, "forward": 9.9, "own_backward": 15.3,
@@ -631,7 +631,7 @@ def history(points: int = 12_480, slow_from: int | None = None, end_s: float | N
         own_backward_ms=np.full(points, 10.9),
         optimizer_ms=np.full(points, 2.9),
         other_ms=1.5 + wobble,
-        **dict.fromkeys(OF_BINS, step_ms),
+        **dict.fromkeys(BIN_COLUMNS, step_ms),
     )
 
 

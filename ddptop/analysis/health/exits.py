@@ -64,7 +64,7 @@ one that it was raised from; ranks of earlier versions sent more."""
 
 _KILLED_WORKER = re.compile(r"DataLoader workers? \(pids? [\d, ]+\) (?:was|were) killed by (SIG[A-Z]+)$")
 
-_OF_WORKER = re.compile(r"^\w+ in (a DataLoader worker|the pin_memory thread|a worker process)\b")
+_WORKER_MESSAGE = re.compile(r"^\w+ in (a DataLoader worker|the pin_memory thread|a worker process)\b")
 """Reasons that another process of the rank has given."""
 
 
@@ -172,7 +172,7 @@ def follows(rank_state: RankState) -> bool:
 def follows_a_peer(rank_state: RankState) -> bool:
     """Whether its exception is one of a rank that has lost another one, or was interrupted."""
     text = reason(rank_state)
-    return _FOLLOWS.search(text) is not None and _OF_WORKER.match(text) is None
+    return _FOLLOWS.search(text) is not None and _WORKER_MESSAGE.match(text) is None
 
 
 def interrupted(rank_state: RankState) -> bool:

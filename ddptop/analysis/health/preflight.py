@@ -23,7 +23,7 @@ Cards: TypeAlias = "Mapping[int, Mapping[str, Scalar]]"
 VERSIONS = ("torch", "nccl", "ddptop")
 """Entries of a rank's card that should be equal on all ranks, in the order in which they are looked at."""
 
-OF_NETWORKS = ("interface", "mtu")
+NETWORK_ENTRIES = ("interface", "mtu")
 """Likewise, where there are several hosts."""
 
 
@@ -81,7 +81,7 @@ def _alert_of_shared_gpu(cards: Cards, hosts: tuple[str, ...], since_s: float) -
 
 def _differing(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | None:
     several = len({hosts[rank] for rank in cards}) > 1
-    for name in (*VERSIONS, *(OF_NETWORKS if several else ())):
+    for name in (*VERSIONS, *(NETWORK_ENTRIES if several else ())):
         ranks_of: dict[str, list[int]] = defaultdict(list)
         for rank, card in cards.items():
             if card.get(name) is not None:
@@ -91,7 +91,7 @@ def _differing(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | 
             value, ranks = others[0]
             message = say(
                 "preflight",
-                "interface" if name in OF_NETWORKS else "versions",
+                "interface" if name in NETWORK_ENTRIES else "versions",
                 who=ranks_phrase(ranks, len(hosts)),
                 have="has" if len(ranks) == 1 else "have",
                 where=which_hosts(hosts, ranks),

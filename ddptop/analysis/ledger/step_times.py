@@ -117,7 +117,7 @@ TAIL = [PLACES.index("optimizer"), PLACES.index("before_optimizer")]
 """The places behind the last all-reduce of a step: who is slow there is waited for in the next step."""
 
 
-def exact(ms: Column) -> Column:
+def round_to_us(ms: Column) -> Column:
     """Milliseconds rounded to 2^-10 ms, about a microsecond: sums of such numbers do not depend on their
     order."""
     return np.asarray(np.rint(ms * 1024.0) / 1024.0)
@@ -158,7 +158,7 @@ def divide_steps(
         np.minimum(paused, work_ms, out=by_class[GC])
         # It is not known in which place: a long pause is most of the place that it lies in.
         by_class[:GC] *= 1.0 - np.nan_to_num(formulas.share(by_class[GC], work_ms))
-    by_class[: GC + 1] = exact(by_class[: GC + 1])
+    by_class[: GC + 1] = round_to_us(by_class[: GC + 1])
     if late_start_ms is not None:
         places[_START_PLACE, 0] = late_start_ms
     begins = np.asarray(block.integers[FLAGS] & int(Flag.FIRST_BATCH) != 0)
@@ -269,15 +269,14 @@ def _waits_of_group(
         least = reduce_rows(np.fmin, spent)
         wait = spent - least[:, None]
         if kinds[0].spent is spent_of_all:
-            wait[reduce_rows(np.logical_or, np.isnan(spent))] = (
-                np.nan
-            )  # the one that is not known may have been the last
+            # The rank that is not known may have been the last.
+            wait[reduce_rows(np.logical_or, np.isnan(spent))] = np.nan
         if wait_of_all is not None:  # not known of a first step, whose bucket detail tells it
             wait = np.where(np.isnan(wait_of_all[run, members]), wait, wait_of_all[run, members])
-        own_wait = exact(wait)[:, mine]
+        own_wait = round_to_us(wait)[:, mine]
         known_wait = np.nan_to_num(own_wait)
         by_class[WAITING][run, to] += known_wait
-        by_class[TRANSFER][run, to] += np.nan_to_num(exact(spent[:, mine]) - own_wait)
+        by_class[TRANSFER][run, to] += np.nan_to_num(round_to_us(spent[:, mine]) - own_wait)
         total = reduce_rows(np.add, known_wait)
         steps = np.flatnonzero(total > 0)
         if not len(steps):

@@ -20,7 +20,7 @@ from ddptop.analysis.ledger.step_times import (
     AsidePlace,
     AsideTime,
     divide_steps,
-    exact,
+    round_to_us,
 )
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.statistics import median, reduce_rows
@@ -347,7 +347,7 @@ class RunLedger:
         ones, in their order."""
         if not self.is_known or self._are_recorded(int(numbers[-1])):
             return []
-        wall = exact(columns[0])
+        wall = round_to_us(columns[0])
         self._resize(wall.shape[1])
         begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
         end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
@@ -371,7 +371,7 @@ class RunLedger:
         is_usual = recorded & ~is_dear & (numbers > 0)
         n_missing = np.diff(numbers, prepend=before if before >= 0 else numbers[0]) - 1
         between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, gap_ms, n_missing, usual_ms)
-        left_out = exact(
+        left_out = round_to_us(
             np.where(block.shadow, np.minimum(wall, LEFT_OUT * usual_ms[:, None]), 0.0) + scaled_ms
         )
         for time in aside:  # in a step without phases they are known all the same
@@ -439,7 +439,7 @@ class RunLedger:
         early_ns = np.minimum(begin_ns + self.shift_ns[ranks], 0)
         self.shift_ns[ranks] -= np.where(before == NOT_BEGUN, early_ns, 0)
         begin_ns = begin_ns + self.shift_ns[ranks]
-        gap_ms = exact(np.maximum(begin_ns - np.maximum(before, 0), 0) / NS_PER_MS)
+        gap_ms = round_to_us(np.maximum(begin_ns - np.maximum(before, 0), 0) / NS_PER_MS)
         starts = before == NOT_BEGUN
         restarts = is_new & ~starts
         goes_on = ~(starts | restarts)
@@ -461,7 +461,7 @@ class RunLedger:
         gaps = np.zeros(begin_ns.shape)
         gaps[0] = first_ms
         if len(gaps) > 1:
-            gaps[1:] = exact(np.maximum((begin_ns[1:] - end_ns[:-1]) / NS_PER_MS, 0.0))
+            gaps[1:] = round_to_us(np.maximum((begin_ns[1:] - end_ns[:-1]) / NS_PER_MS, 0.0))
         if self._state.kept_every == 1:
             return gaps, np.zeros(gaps.shape)
         most = np.maximum(n_missing, 0) * usual_ms * LEFT_OUT
@@ -498,7 +498,7 @@ class RunLedger:
     def _add_usual(self, sums: Column, times: ClassTimes, wall: Column, is_usual: Mask) -> None:
         """`sums`: as returned by `_add_steps`."""
         ranks, others = slice(0, wall.shape[1]), np.flatnonzero(~is_usual)
-        # All numbers are `exact`: so what is left of the sums is exactly that of the usual steps.
+        # All are rounded by `round_to_us`: so what is left of the sums is exactly that of the usual steps.
         self.usual[:, ranks] += sums - times.by_class[:, others].sum(axis=1)
         self.usual_total[ranks] += wall.sum(axis=0) - wall[others].sum(axis=0)
 

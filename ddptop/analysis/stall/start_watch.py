@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMES = tuple(MILESTONES)
 ORDER = {name: number for number, name in enumerate(NAMES)}
 UNSEEN = -1
-_OF_PHASES: Mapping[Phase, StartMilestone] = {
+_MILESTONE_OF_PHASE: Mapping[Phase, StartMilestone] = {
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
     Phase.OPTIMIZER: "backward",
@@ -79,7 +79,7 @@ def milestone_of(rank: RankState) -> StartMilestone:
     if not rank.before_recording and not rank.failed_early:
         if rank.step > 0:
             return "step"
-        phase = None if beat is None else _OF_PHASES.get(Phase(beat.phase))
+        phase = None if beat is None else _MILESTONE_OF_PHASE.get(Phase(beat.phase))
         names += [phase] if phase is not None else []
         names += ["batch"] if beat is not None and beat.batch > 0 else []
         names += [] if names else ["model"]  # it reports from its first DDP model on

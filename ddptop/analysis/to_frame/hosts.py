@@ -38,8 +38,8 @@ USAGE = tuple(name for name in NAMES[HostUsage] if name in FIELDS and name not i
 AGENT = ("cores", "memory_bytes")
 """Of the fields, those of `Host`, where 0 is not known."""
 CLOCK = ("offset_ms", "bound_ms", "drift_ppm", "age_s")
-_OF_USAGE, _NO_USAGE = attrgetter(*USAGE, *COUNTS, "round_trip_ns"), (*[None] * len(USAGE), 0, 0, None)
-_OF_CLOCK, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)
+_usage_fields, _NO_USAGE = attrgetter(*USAGE, *COUNTS, "round_trip_ns"), (*[None] * len(USAGE), 0, 0, None)
+_clock_fields, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)
 
 
 def host_figures(
@@ -102,7 +102,7 @@ def _figures_over_ranks(
 def _of_clocks(clocks: Sequence[Clocks], own: str | None) -> dict[str, Sequence[Any]]:
     """Each host's clock, where it was compared with that of another host, the collector's."""
     rows = [
-        _NO_CLOCK if host_clock.host == own or host_clock.offset_ms is None else _OF_CLOCK(host_clock)
+        _NO_CLOCK if host_clock.host == own or host_clock.offset_ms is None else _clock_fields(host_clock)
         for host_clock in clocks
     ]
     return dict(zip([f"clock_{name}" for name in CLOCK], zip(*rows, strict=True), strict=True))
@@ -112,7 +112,7 @@ def _of_agents(hosts: Sequence[KnownHost | None]) -> dict[str, Sequence[Any]]:
     """What the agent of each host reports of it; None: it has no agent."""
     agents = [None if known_host is None else known_host.agent for known_host in hosts]
     rows = [
-        _NO_USAGE if known_host is None or known_host.usage is None else _OF_USAGE(known_host.usage)
+        _NO_USAGE if known_host is None or known_host.usage is None else _usage_fields(known_host.usage)
         for known_host in hosts
     ]
     *usage, round_trip_ns = zip(*rows, strict=True)

@@ -312,7 +312,7 @@ def _draw_stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[
     return lines
 
 
-OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
+STEP_TIME_ROWS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
 """Rows that have no colour where step times do not differ beyond chance."""
 
 
@@ -343,7 +343,7 @@ def _draw_figures_of_runs(
         line.add(fit_text(texts[1], value_width, right=True), "strong")
         difference, share, role = _compare_values(a, b, how)
         unclear = stalled and name == "steps/s"
-        if role != "dim" and name in OF_STEPS and not differ:
+        if role != "dim" and name in STEP_TIME_ROWS and not differ:
             share = "chance"
         role = "dim" if unclear or share == "chance" else role
         line.add(fit_text(difference, value_width, right=True), role).add(
@@ -378,21 +378,21 @@ def _draw_buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]
         {bucket.index: bucket for bucket in frame.buckets if bucket.model == 0} for frame in (first, second)
     )
     head = Line(fit_text("bucket", 8), "dim")
-    for name, cell, _ in OF_BUCKETS:
+    for name, cell, _ in BUCKET_COLUMNS:
         for letter in "AB":
             head.add(fit_text(f"{name} {letter}", cell, right=True), "dim")
     lines = [head.cut(width)]
     for index in sorted({*a, *b}):
         pair = (a.get(index), b.get(index))
         line = Line(fit_text(str(index), 8), "strong")
-        for _, cell, text in OF_BUCKETS:
+        for _, cell, text in BUCKET_COLUMNS:
             for bucket in pair:
                 line.add(fit_text(UNKNOWN if bucket is None else text(bucket), cell, right=True))
         lines.append(line.cut(width))
     return lines
 
 
-OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
+BUCKET_COLUMNS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
     ("MB", 8, lambda bucket: fixed(None if bucket.bytes is None else bucket.bytes / 1e6)),
     ("wait", 8, lambda bucket: fixed(bucket.wait_ms, RATIO)),
     ("transfer", 11, lambda bucket: fixed(bucket.transfer_ms, RATIO)),

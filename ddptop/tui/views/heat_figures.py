@@ -9,6 +9,7 @@ import numpy as np
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.numbers import RATIO, count, fixed, known, loss
+from ddptop.render.context import LEAST_SHARE_OF_STEP
 from ddptop.render.line import Line, join_parts
 
 if TYPE_CHECKING:
@@ -21,18 +22,15 @@ FIGURES = {how.key: figure for figure, how in figures_shown(lambda figure: figur
 METRICS = {how.key: how for _, how in figures_shown(lambda figure: figure.heat)}
 """By key, in the order in which the map has them."""
 
-OF_STEP = 0.02
-"""Differences below this share of a step do not matter."""
-
-OF_USUAL = 0.1
-"""Nor do differences below this share of the usual value."""
+LEAST_SHARE_OF_USUAL = 0.1
+"""Differences below this share of the usual value do not matter."""
 
 
 def least_range(figure: str, usual: float | None, frame: Frame) -> float:
     """The range of values that gets no colour."""
-    share = OF_USUAL * abs(usual or 0.0)
+    share = LEAST_SHARE_OF_USUAL * abs(usual or 0.0)
     if METRICS[figure].unit == "ms":
-        return max(share, OF_STEP * (frame.group.step_ms_p50 or 0.0), 1e-3)
+        return max(share, LEAST_SHARE_OF_STEP * (frame.group.step_ms_p50 or 0.0), 1e-3)
     return max(share, {"%": 10.0, "s": 2.0, "C": 5.0}.get(METRICS[figure].unit, 1e-4))
 
 

@@ -17,7 +17,7 @@ from ddptop.frames.numbers import RATIO, UNKNOWN, counted, fixed, known
 from ddptop.frames.phrases import host_total
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
-from ddptop.render.context import CALM, OF_STEP
+from ddptop.render.context import CALM, LEAST_SHARE_OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, Role, combine_roles, join_parts, split_matches
 from ddptop.render.phases import ALL_PARTS
@@ -391,7 +391,7 @@ def _count_running(scene: Scene) -> tuple[list[int], list[int]]:
 def _is_wide(scene: Scene, host: HostFigures | None) -> bool:
     """Whether the bound of a host's clock is a noticeable part of the step."""
     bound, step = None if host is None else host.clock_bound_ms, scene.frame.group.step_ms_p50
-    return bound is not None and step is not None and bound > OF_STEP * step
+    return bound is not None and step is not None and bound > LEAST_SHARE_OF_STEP * step
 
 
 def count_ranks(scene: Scene, rows: RankRows) -> str:

@@ -20,7 +20,7 @@ from ddptop.frames.phrases import (
 from ddptop.frames.remedies import next_action
 from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
-from ddptop.render.context import OF_STEP
+from ddptop.render.context import LEAST_SHARE_OF_STEP
 from ddptop.render.line import Line, of_severity
 from ddptop.render.phases import BETWEEN, PARTS, draw_pairs
 from ddptop.render.text import wrap_lines
@@ -108,7 +108,7 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
     if rank == late.rank:
         slow, normal = steps.divide_by_excess(late.lateness_ms)
     else:  # how late a second one is in its slow steps is not known
-        slow, normal = steps.divide_by_excess(None, OF_STEP * (frame.group.step_ms_p50 or 0.0))
+        slow, normal = steps.divide_by_excess(None, LEAST_SHARE_OF_STEP * (frame.group.step_ms_p50 or 0.0))
     if not slow.any() or not normal.any():
         return None
     parts = {part: getattr(steps, column) for part, column in STACK.items()}

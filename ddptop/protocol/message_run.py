@@ -15,7 +15,16 @@ import numpy as np
 
 from ddptop.protocol.decoding import decode_structs, field_columns
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import NAMES, Logged, Message, Received, Replica, Steps, select_kinds
+from ddptop.protocol.messages import (
+    NAMES,
+    Logged,
+    Message,
+    Received,
+    Replica,
+    Steps,
+    message_code,
+    select_kinds,
+)
 from ddptop.protocol.ranges import Range
 from ddptop.protocol.step_columns import (
     StepColumns,
@@ -51,12 +60,7 @@ _EXACT_IN_FLOAT = 2**53
 # The codes are read from the bytes, since messages are decoded by kind, all of a kind at once.
 def message_codes(bodies: Sequence[bytes]) -> NDArray[np.uint8]:
     """(n,) `message_code` of each of these encoded messages."""
-    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
-    begins = np.cumsum(lengths) - lengths
-    # With two bytes behind the last one, which may be empty.
-    data = np.frombuffer(b"".join([*bodies, b"\0\0"]), np.uint8)
-    is_array = (lengths > 1) & (data[begins] & 0xF0 == 0x90)
-    return np.asarray(np.where(is_array, data[begins + 1], 0), np.uint8)
+    return np.fromiter(map(message_code, bodies), np.uint8, len(bodies))
 
 
 class FieldType(NamedTuple):

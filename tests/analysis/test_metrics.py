@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.statistics import median, median_of_others, quantile
+from ddptop.frames.statistics import FEW, median, median_of_others, quantile, reduce_rows
 
 NAN = np.nan
 
@@ -187,3 +187,14 @@ def test_a_median_is_the_middle_of_what_is_known_in_each_row(size: int, unknown:
     before = rows.copy()
     assert np.array_equal(median(rows), expected, equal_nan=True)
     assert np.array_equal(rows, before, equal_nan=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, FEW, FEW + 1])
+@pytest.mark.parametrize("ufunc", [np.fmin, np.fmax])
+def test_rows_of_few_and_of_many_values_are_reduced_alike(count: int, ufunc: np.ufunc) -> None:
+    values = np.random.default_rng(0).normal(size=(4, 5, count))
+    values[0, 1, 0] = values[2] = NAN
+    before = values.copy()
+    np.testing.assert_array_equal(reduce_rows(ufunc, values), ufunc.reduce(values, axis=-1))
+    np.testing.assert_array_equal(reduce_rows(ufunc, values[0]), ufunc.reduce(values[0], axis=-1))
+    np.testing.assert_array_equal(values, before)

@@ -580,10 +580,11 @@ class Recorder:
         self._close_step(Flag.JOINED)
 
     def finish_step(self) -> None:
-        """Close the last step: no further forward will."""
+        """Close the last step: no further forward will. All of torch's functions are wrapped then."""
         self.see_again()
         if self._stepped or self._passed or (self._synchronised and self._backward_steps.has_ended_step()):
             self._close_step(0)
+            self.see_again()  # of the next step only the end may be to be seen
 
     def restart_in_child(self) -> None:
         """In a forked child: if it trains, its steps begin with 0. Earlier records are its parent's."""

@@ -132,6 +132,18 @@ def test_over_budget_the_first_16_of_every_so_many_steps_are_recorded(clock: Clo
     assert sent_rows(taken) == sent_rows(records)
 
 
+def test_who_takes_the_recorder_out_finds_its_wrappers_where_steps_are_about_to_be_left_out(
+    clock: Clock,
+) -> None:
+    recorder = Recorder()
+    recorder.record_every = 2
+    unseen: list[bool] = []
+    recorder.on_unseen.append(unseen.append)
+    train(recorder, clock, BLOCK)  # the next forward would close the last step of the block
+    recorder.finish_step()
+    assert (recorder.step, recorder.unseen_optimizer, unseen) == (BLOCK, 0, [True, False])
+
+
 def sent_rows(records: Sequence[StepRecord | LeftOutSteps]) -> list[tuple[object, ...]]:
     """The rows of all STEPS, each with its step and begin."""
     messages = [message for message in pack_steps(records, LayoutTracker({})) if isinstance(message, Steps)]

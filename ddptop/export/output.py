@@ -82,6 +82,10 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
             written.replace(path)
         else:
             _put_in_place(written, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None  # as of a full disk
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

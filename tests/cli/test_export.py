@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,23 @@ def test_a_folder_of_tables_is_written_once(recording: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == "ddptop: train-k7qf-csv: exists; --force replaces it\n"
     assert main(["export", str(recording), "--to", "csv", "--force"]) == 0
     assert len((folder / "steps.csv").read_text(encoding="utf-8").splitlines()) == 201
+
+
+@pytest.mark.parametrize(("form", "name"), [("json", "x.jsonl"), ("csv", "tables")])
+def test_a_disk_without_room_is_told_with_the_file_and_leaves_nothing(
+    recording: Path, capsys: pytest.CaptureFixture[str], form: str, name: str
+) -> None:
+    # Once without the limit, which would also cut off the compiled modules that an import keeps.
+    assert main(["export", str(recording), "--to", form, "-o", "whole"]) == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        assert main(["export", str(recording), "--to", form, "-o", name]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err == f"ddptop: {name}: File too large\n"
+    assert {path.name for path in recording.parent.iterdir()} == {recording.name, "whole"}
 
 
 def test_json_goes_into_a_pipe(ddptop: Callable[..., object], recording: Path) -> None:

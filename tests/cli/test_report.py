@@ -121,6 +121,17 @@ def test_a_page_that_cannot_be_written_is_one_line(
     assert capsys.readouterr() == ("", "ddptop: /dev/full: No space left on device\n")
 
 
+def test_a_page_that_may_not_be_written_is_refused(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path, _text: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("ddptop.cli.commands.report.write_text", refuse)
+    assert main(["report", str(recording), "--html", "/there/x.html"]) == 4
+    assert capsys.readouterr() == ("", "ddptop: /there/x.html: permission denied\n")
+
+
 def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
     cut = tmp_path / "cut.ddptop"
     write_recording(cut, count=2000)

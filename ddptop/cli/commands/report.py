@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_settings
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import Exit
 from ddptop.protocol.outlets import print_json, print_text, write_text
 
 PIPE_COLUMNS = 80
@@ -60,7 +60,7 @@ class ReportCommand(Command):
             try:
                 write_text(path, html_page(content))
             except OSError as error:  # a full disk has no name of its own
-                raise CliError(f"{path}: {error.strerror}") from None
+                raise OSError(error.errno, error.strerror, str(path)) from None
             print_text(f"report written to {path}")
         elif options.json:
             from ddptop.report.content import as_data

@@ -122,6 +122,7 @@ class StepsSource(WantedSource):
             loss=steps.loss - steps.loss[-1] + ranks.loss[rank],
             wait_ms=np.where(detailed, ranks.wait_ms[rank], np.nan),
             transfer_ms=np.where(detailed, ranks.transfer_ms[rank], np.nan),
+            minutes=steps.minutes if self.frame.buckets else None,
             **columns,
         )
         self.frame = replace(self.frame, focus=steps)

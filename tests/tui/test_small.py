@@ -140,8 +140,12 @@ def test_since_when_a_rank_is_slow_is_whole() -> None:
 
 
 def test_an_event_in_full_says_nothing_twice() -> None:
-    lines = sketch(FakeSource(straggler()), (80, 24), "5").splitlines()
-    assert "12:30:40, 27 s ago · rank 1 became slow: data loading (step 11,902)" in lines
+    frame, message = straggler(), "rank 1 became slow: data loading (step 11,902)"
+    text = sketch(FakeSource(frame), (80, 24), "5")
+    assert text.count(message) == 2, "in the alerts and in the events"
+    assert "rank 1 takes 20.3 ±0.1 ms longer" in text and "try: speed up the data loading" in text
+    many = replace(frame, events=frame.events * 6)
+    assert f"12:30:40, 27 s ago · {message}" in sketch(FakeSource(many), (80, 24), "5").splitlines()
 
 
 def test_an_alert_on_a_narrow_screen_has_its_age_alone() -> None:

@@ -5,6 +5,7 @@ During a stall: the step in progress, and the position of each rank in it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -311,6 +312,9 @@ _PARTS: dict[str, StepPart] = {
     _SPAN_NAMES.get(part.name, part.name): part for part in (*PARTS, EVALUATION, SAVING)
 }
 
+LOW = 14
+"""Lines below which a line tells of the step: its first clause, where the others have no room."""
+
 LEAST_CELL = 0.25
 """Part of a cell from which a phase has one of its own, so that a short optimizer does not vanish."""
 
@@ -495,7 +499,10 @@ class TimelineView(View):
         lines = [_draw_head(scene, shown, state, width)]
         if height >= MIN_FOR_WORDS:
             sign, role, text = _describe_step(scene, shown, state)
-            rows = wrap_lines(scene.clean(text), width - 2, 1 if height < 14 else 3)
+            text = scene.clean(text)
+            if height < LOW and text_width(text) > width - 2:
+                text = re.split("[,:;] ", text, maxsplit=1)[0]
+            rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)
             lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
             where = _draw_host(scene, shown, state)
             if rows and lines[1].width + where.width + 2 <= width:

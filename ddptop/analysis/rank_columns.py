@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Hello
     from ddptop.protocol.vocabulary import RankPhase
 
-OF_READINGS = {
+READING_COLUMNS = {
     name: (kind, np.float64 if RANK_FIGURES[name].as_float64 else np.float32)
     for kind in RANK_READINGS
     if kind is not Progress  # its figures hold under conditions, see `reported_columns`
@@ -125,7 +125,8 @@ def reported_columns(table: RankTable, hellos: HelloColumns, now_ns: int) -> dic
         "records": table.records.astype(np.float64),
         "lost_records": table.lost_records.astype(np.float64),
         **{
-            name: table.newest_values(kind, name).astype(dtype) for name, (kind, dtype) in OF_READINGS.items()
+            name: table.newest_values(kind, name).astype(dtype)
+            for name, (kind, dtype) in READING_COLUMNS.items()
         },
         "joined": joined.astype(np.float32),
         "micro_steps": micro_steps.astype(np.float32),

@@ -193,9 +193,10 @@ class Recorder:
         no such step."""
         self._unseen_from = 0
         """The first of these steps."""
-        self._reset_steps()
+        self.reset_steps()
 
-    def _reset_steps(self) -> None:
+    def reset_steps(self) -> None:
+        """Begin with a first step again: nothing is known of the one before. The numbers of steps go on."""
         self.see_again()
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
@@ -590,7 +591,7 @@ class Recorder:
         """In a forked child: if it trains, its steps begin with 0. Earlier records are its parent's."""
         self.drop_records()
         self.step, self.counter = 0, [0]
-        self._reset_steps()
+        self.reset_steps()
 
     def drop_records(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""

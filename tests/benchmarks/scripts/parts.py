@@ -91,7 +91,7 @@ class Parts:
             hooks.update(kept if "optimizer, record" in has else {})
         recorder, budget = self._recorder, self._budget
         recorder.finish_step()
-        recorder._reset_steps()
+        recorder.reset_steps()
         recorder._entries += 1  # the publisher begins anew, too
         recorder.cost_clock = int  # without a record per step nothing else would set it
         recorder.on.choose_methods(timed=False)

@@ -326,7 +326,9 @@ def _open_or_create(path: Path) -> tuple[int, bool]:
     """A descriptor, and whether the file was made for it. Its folder is made where there is none.
 
     Never through a link: another user may have laid one there."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Where a file has the folder's name, opening says so: FileExistsError would mean that this path is taken.
+    with suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # O_NONBLOCK: opening a pipe would wait for somebody at its other end.
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:

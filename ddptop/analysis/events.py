@@ -363,6 +363,7 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.exit_ns = t_ns
     if isinstance(code, int):
         rank_state.exit_code = code
+        rank_state.out_of_memory |= event.fields.get("out_of_memory") is True  # one of its workers was killed
         if code:  # a script's sys.exit(3) says no reason: its launcher alone knows the code
             rank_state.left_early = False
     if isinstance(signal, str) and signal:

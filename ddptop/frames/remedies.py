@@ -148,6 +148,11 @@ _ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "Free space on {host} (df -h, df -i). If /dev/shm is full: docker run --shm-size=8g.",
     ),
     (
+        re.compile(rf"DataLoader worker.* killed by SIGKILL \({OUT_OF_MEMORY}"),
+        "Use fewer DataLoader workers (num_workers) or smaller batches, or raise the memory limit of the job "
+        "or container. dmesg -T on {host} shows how much each process had.",
+    ),
+    (
         re.compile(r"DataLoader worker.* killed by (SIGKILL|signal: Killed)"),
         "dmesg -T on {host}: was a DataLoader worker out of memory? Fewer workers (num_workers), smaller "
         "batches.",

@@ -209,8 +209,9 @@ class ProcessWatch:
             if due_ns is None or now_ns < due_ns:
                 continue
             assert watched.exited_ns is not None
-            # Asked only for SIGKILL, which is the kernel's signal for it.
-            killed = watched.exit_code == -SIGKILL and self._kills.was_killed(watched.process.pid, now_ns)
+            # The kernel's signal for it is SIGKILL. A rank whose worker it killed raises an exception.
+            may_be = watched.exit_code in (-SIGKILL, 1)
+            killed = may_be and self._kills.was_killed(watched.process.pid, now_ns)
             exits.append(watched.to_exit(watched.exited_ns)._replace(out_of_memory=killed))
             watched.reported = True
             if watched.exit_code is not None:

@@ -176,6 +176,17 @@ def test_what_to_do_about_an_error_is_told_by_its_message(
     assert remedy in next_action(frame)
 
 
+def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage) -> None:
+    raises(stage, 1, "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL", load())
+    stage.tell("exit", 1, exit_code=1, out_of_memory=True)
+    stage.feed(stage.world.run("failed", 1))
+    frame = stage.frame()
+    assert frame.deaths[0].reason == (
+        "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL (out of memory: the kernel killed it)"
+    )
+    assert next_action(frame).startswith("Use fewer DataLoader workers (num_workers) or smaller batches, or")
+
+
 def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(stage) -> None:
     raises(stage, 0, RESET, load(61))
     stage.after_s = 0.2

@@ -119,9 +119,20 @@ def small_cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_a_process_that_the_kernel_kills_for_want_of_memory(small_cgroup: Path) -> None:
+GROWING = "kept = []\nwhile True: kept.append(bytearray(b'x') * (1 << 22))"
+
+WORKER_GROWS = f"""
+import os
+if os.fork() == 0:
+    {GROWING.replace(chr(10), chr(10) + "    ")}
+os._exit(1 if os.wait()[1] == 9 else 0)
+"""
+
+
+@pytest.mark.parametrize("grows", [GROWING, pytest.param(WORKER_GROWS, id="worker")])
+def test_a_process_that_the_kernel_kills_for_want_of_memory(small_cgroup: Path, grows: str) -> None:
     watch = ProcessWatch(lambda _: None, lambda _: None)
-    program = "input()\nkept = []\nwhile True: kept.append(bytearray(b'x') * (1 << 22))"
+    program = f"input()\n{grows}"
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
         (small_cgroup / "cgroup.procs").write_text(str(process.pid))
         watch.watch_process(RankProcess(1, 0, process.pid), time.time() + 1, time.monotonic_ns())

@@ -88,7 +88,7 @@ class OutsideEnd:
 
 def reason(rank_state: RankState) -> str:
     """The exception: `ValueError: no such file`; empty if unknown."""
-    if rank_state.out_of_memory:
+    if rank_state.out_of_memory and rank_state.signal == "SIGKILL":
         return OUT_OF_MEMORY
     if rank_state.by_launcher:
         return BY_LAUNCHER
@@ -99,6 +99,8 @@ def reason(rank_state: RankState) -> str:
         text = rank_state.bye.reason
     line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
     killed = _KILLED_WORKER.search(line)
+    if killed is not None and killed[1] == "SIGKILL" and rank_state.out_of_memory:
+        return f"{line} ({OUT_OF_MEMORY})"
     if killed is not None:
         return line + SIGNALS.get(killed[1], ("", ""))[1]
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 3] + "..."

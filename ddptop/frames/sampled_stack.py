@@ -196,7 +196,8 @@ def samples_phrase(stack: SampledStack) -> str:
     in_loader = bool(path) and path[-1].call.function.startswith(LOADER)
     if (line := hot_line(stack)) and not (stack.workers and in_loader):
         number = f"{stack.samples} samples" if stack.samples < FEW_SAMPLES else "samples"
-        parts.insert(0, f"in {percent(hot_share_pct(stack))} of {number}: {line}")
+        share = f"{percent(hot_share_pct(stack))} of {number}" if stack.samples > 1 else "the only sample"
+        parts.insert(0, f"in {share}: {line}")
     if stack.workers:
         parts.insert(0, workers_phrase(stack))
     return " · ".join(parts)

@@ -85,6 +85,7 @@ def test_what_cannot_be_sampled_is_said() -> None:
     few = samples_phrase(stack_of(LOADS[:2], 5, held_pct=70.0))
     assert f"< train.py:88 · not seen for 70% of the time: {HELD_WORDS}" in few
     assert "of 5 samples" in few
+    assert samples_phrase(stack_of(LOADS[:1], 1)).startswith("in the only sample: train.py:88")
 
 
 def test_workers_come_first() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ddptop.agent.launcher import parse_arguments
+from ddptop.agent.round_times import next_second_ns
 from ddptop.collector import service, viewers
 from ddptop.collector.service import Collector
 from ddptop.collector.viewers import INTERVAL_NS
@@ -104,7 +105,8 @@ class Rounds:
         state = self.collector.reducer.state
         self.agent.service()  # it connects; all that it sends from here on is what its link is given
         self._exchange_until(lambda: state.world == 2 and not self.agent.link.kept)
-        self.round(NS)  # with the checks of each second: the next are later than what a test watches
+        # With the checks of each second: the next are later than what a test watches.
+        self.round(next_second_ns(self.clock.now_ns) - self.clock.now_ns)
         self._relay_steps(1)
         self._exchange_until(lambda: state.complete_step == 0 and not self.agent.link.kept)
         self.ask_for_frame()

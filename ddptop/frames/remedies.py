@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
-from ddptop.frames.phrases import OUT_OF_MEMORY, RECORDING_ENDS, ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.phrases import OUT_OF_MEMORY, ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.stall import STOPPED_THEN
-from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
+from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
@@ -78,10 +78,9 @@ def next_action(frame: Frame) -> str:
         gone = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == state]
         who = _name_ranks(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
         action = f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."
-        is_cut_off = verdict(frame).sentence.endswith(RECORDING_ENDS)
-        return (
-            f"If the file was copied, compare its size with the original. {action}" if is_cut_off else action
-        )
+        if is_cut_off(frame):
+            return f"If the file was copied, compare its size with the original. {action}"
+        return action
     if state == "stalled":
         return _without_evidence(frame)
     kind = verdict(frame).kind

@@ -524,11 +524,21 @@ def _ended_from_outside(frame: Frame, alert: Alert) -> Verdict:
     return Verdict("ended_from_outside", "critical", sentence, f"{by}{at_end}{ended} · {_last_step(frame)}")
 
 
+def is_cut_off(frame: Frame) -> bool:
+    """Whether this is a recording that stops in the middle of the run, for no reason that it holds."""
+    if frame.source != "replay" or run_state(frame) != "lost":
+        return False
+    ended_in_stall = frame.stall is not None and frame.stall.ended_s is not None
+    from_outside = any(alert.kind == "ended_from_outside" for alert in frame.alerts)
+    is_explained = ended_in_stall or from_outside or _find_end(frame) or recording_stop(frame.alerts)
+    return not is_explained and not in_state(frame, "lost")
+
+
 def _judge_lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if frame.stall is not None and frame.stall.ended_s is not None:
         return _ended_in_stall(frame, frame.stall, alerts)
     alert = _find_end(frame)
-    stop = recording_stop(frame.alerts) or (RECORDING_ENDS if frame.source == "replay" else "")
+    stop = RECORDING_ENDS if is_cut_off(frame) else recording_stop(frame.alerts)
     if alert is None and stop and not in_state(frame, "lost"):
         return Verdict("lost", "critical", f"LOST · how the run ended is unknown: {stop}", _last_step(frame))
     if alert is None:

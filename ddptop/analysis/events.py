@@ -363,11 +363,11 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.exit_ns = t_ns
     if isinstance(code, int):
         rank_state.exit_code = code
-        rank_state.out_of_memory |= event.fields.get("out_of_memory") is True  # one of its workers was killed
+        rank_state.out_of_memory = _killed_by_kernel(event)  # one of its workers may have been
         if code:  # a script's sys.exit(3) says no reason: its launcher alone knows the code
             rank_state.left_early = False
     if isinstance(signal, str) and signal:
-        rank_state.signal, rank_state.out_of_memory = signal, event.fields.get("out_of_memory") is True
+        rank_state.signal, rank_state.out_of_memory = signal, _killed_by_kernel(event)
         late_ns = t_ns - (state.first_end_ns or t_ns)
         killed = signal == "SIGKILL" and not rank_state.out_of_memory
         rank_state.killed_late = killed and late_ns >= KILLED_LATE_NS
@@ -604,6 +604,12 @@ def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Sever
 
 def _text(event: Event) -> str:
     return str(event.fields.get("message") or event.fields.get("note") or "")
+
+
+def _killed_by_kernel(event: Event) -> bool | None:
+    """Whether the kernel killed it for want of memory; None: not known, as in older recordings."""
+    killed = event.fields.get("out_of_memory")
+    return killed if isinstance(killed, bool) else None
 
 
 def _integer_or_none(value: Scalar) -> int | None:

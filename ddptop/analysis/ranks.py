@@ -153,8 +153,9 @@ class RankState:
     exit_code: int | None = None
     signal: str | None = None
     """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
-    out_of_memory: bool = False
-    """The kernel killed it for want of memory, by its cgroup's count."""
+    out_of_memory: bool | None = None
+    """Whether the kernel killed it, or a process of its cgroup, for want of memory, by the cgroup's count;
+    None: not known."""
     killed_late: bool = False
     """It was killed so long after the first exit as launchers wait before they kill what SIGTERM does not
     end."""

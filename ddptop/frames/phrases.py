@@ -359,14 +359,17 @@ SIGNALS = {
 OUT_OF_MEMORY = "out of memory: the kernel killed it"
 """The reason of a process whose cgroup's count of such kills grew as it was killed."""
 
+NOT_OUT_OF_MEMORY = "not by the kernel's OOM killer"
+"""What is said of a process that SIGKILL ended while that count stayed: another process has sent it."""
+
 BY_LAUNCHER = "by its launcher, which was interrupted"
 """The reason of a process that was ended by a signal after its launcher had received one."""
 
 KILLED_LATE = "by its launcher, for SIGTERM had not ended it"
 """The reason of a process that was killed as long after the first exit as launchers wait before that."""
 
-KNOWN_KILLERS = (OUT_OF_MEMORY, BY_LAUNCHER, KILLED_LATE)
-"""Reasons that say who has killed a process."""
+KNOWN_KILLERS = (OUT_OF_MEMORY, NOT_OUT_OF_MEMORY, BY_LAUNCHER, KILLED_LATE)
+"""Reasons that say who has killed a process, or who has not."""
 
 SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 """torchrun ends the others with SIGTERM after the first failure; a terminal signals all ranks at once."""

@@ -7,7 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
-from ddptop.frames.phrases import OUT_OF_MEMORY, ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.phrases import (
+    NOT_OUT_OF_MEMORY,
+    OUT_OF_MEMORY,
+    ended_by_signal,
+    first_ranks,
+    step_phrase,
+)
 from ddptop.frames.stall import STOPPED_THEN
 from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
@@ -133,6 +139,11 @@ def _name_ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {first_ranks(ranks)}"
 
 
+_FIND_KILLER = (
+    "Find out who sent SIGKILL to {who} on {host}: a person, a script, the scheduler, earlyoom or "
+    "systemd-oomd?"
+)
+
 _ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
@@ -150,6 +161,10 @@ _ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(rf"DataLoader worker.* killed by SIGKILL \({OUT_OF_MEMORY}"),
         "Use fewer DataLoader workers (num_workers) or smaller batches, or raise the memory limit of the job "
         "or container. dmesg -T on {host} shows how much each process had.",
+    ),
+    (
+        re.compile(rf"DataLoader worker.* killed by SIGKILL \({NOT_OUT_OF_MEMORY}"),
+        _FIND_KILLER.format(who="the DataLoader worker of rank {rank}", host="{host}"),
     ),
     (
         re.compile(r"DataLoader worker.* killed by (SIGKILL|signal: Killed)"),
@@ -227,6 +242,8 @@ def of_death(death: Death) -> str:
                 "Use fewer workers or smaller batches, or raise the memory limit of the job or container. "
                 f"dmesg -T on {host} shows how much each process had."
             )
+        if death.reason == NOT_OUT_OF_MEMORY:
+            return _FIND_KILLER.format(who=f"rank {death.rank}", host=host)
         if death.signal == "SIGKILL":
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
         if death.signal not in _WITH_CORE:

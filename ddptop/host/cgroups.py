@@ -95,21 +95,25 @@ class OutOfMemoryKills:
         for file in list(self._seen):
             self._read_count(file, now_ns)
 
-    def was_killed(self, pid: int, now_ns: int) -> bool:
-        """Whether the kernel has just killed a process of its cgroup because memory ran out."""
+    def was_killed(self, pid: int, now_ns: int) -> bool | None:
+        """Whether the kernel has just killed a process of its cgroup because memory ran out.
+
+        None: not known, as there is no count.
+        """
         file = self._file_of.get(pid)
-        if file is None:
-            return False
-        self._read_count(file, now_ns)
-        _, grown_ns = self._seen.get(file, (0, None))
+        if file is None or not self._read_count(file, now_ns):
+            return None
+        _, grown_ns = self._seen[file]
         return grown_ns is not None and now_ns - grown_ns < KILLED_NS
 
-    def _read_count(self, file: Path, now_ns: int) -> None:
+    def _read_count(self, file: Path, now_ns: int) -> bool:
+        """Read one count; returns whether it could be read."""
         try:
             words = file.read_text().split()
             count = int(words[words.index("oom_kill") + 1])
         except (OSError, ValueError, IndexError):
-            return
+            return False
         before, grown_ns = self._seen.get(file, (count, None))
         # Kills before the process was watched are not its own: the first count only sets the begin.
         self._seen[file] = count, now_ns if count > before else grown_ns
+        return True

@@ -57,8 +57,8 @@ class RankExit(NamedTuple):
     """Its BYE says that it has left its process group, after which it may be killed."""
     steps: int | None = None
     """Steps that it had finished, by its own counter; None: that could not be read."""
-    out_of_memory: bool = False
-    """The kernel killed it for want of memory."""
+    out_of_memory: bool | None = None
+    """Whether the kernel killed it, or a process of its cgroup, for want of memory; None: not known."""
 
     def to_event(self, kind: str) -> Event:
         """EVENT `lost_rank` or `exit` for this exit."""
@@ -71,8 +71,8 @@ class RankExit(NamedTuple):
         }
         if self.left_group:
             fields["left"] = True
-        if self.out_of_memory:
-            fields["out_of_memory"] = True
+        if self.out_of_memory is not None:
+            fields["out_of_memory"] = self.out_of_memory
         return Event(kind, self.noticed_ns, self.process.rank, -1, fields)
 
 

@@ -211,7 +211,7 @@ class ProcessWatch:
             assert watched.exited_ns is not None
             # The kernel's signal for it is SIGKILL. A rank whose worker it killed raises an exception.
             may_be = watched.exit_code in (-SIGKILL, 1)
-            killed = may_be and self._kills.was_killed(watched.process.pid, now_ns)
+            killed = self._kills.was_killed(watched.process.pid, now_ns) if may_be else None
             exits.append(watched.to_exit(watched.exited_ns)._replace(out_of_memory=killed))
             watched.reported = True
             if watched.exit_code is not None:

@@ -272,7 +272,7 @@ class AppendFile:
 
         Raises OSError, also where there is another file by now, and RecordingError.
         """
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder_of(path)
         # O_EXCL: another run may have begun a file of this name meanwhile.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
@@ -326,15 +326,19 @@ def _open_or_create(path: Path) -> tuple[int, bool]:
     """A descriptor, and whether the file was made for it. Its folder is made where there is none.
 
     Never through a link: another user may have laid one there."""
-    # Where a file has the folder's name, opening says so: FileExistsError would mean that this path is taken.
-    with suppress(FileExistsError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder_of(path)
     # O_NONBLOCK: opening a pipe would wait for somebody at its other end.
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:
         return os.open(path, flags), False
+
+
+def _make_folder_of(path: Path) -> None:
+    # Where a file has the folder's name, opening says so: FileExistsError would mean that this path is taken.
+    with suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _lock_for_writing(descriptor: int, path: Path) -> None:

@@ -76,6 +76,14 @@ def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage
     assert next_action(found).startswith("Use fewer workers or smaller batches, or raise the memory limit")
 
 
+def test_no_want_of_memory_is_suspected_where_the_kernels_count_of_kills_stayed(stage) -> None:
+    stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL", out_of_memory=False)
+    found, words = stage.frame(), "rank 2 was killed by SIGKILL at step 40 (not by the kernel's OOM killer)"
+    assert verdict(found).line() == f"■ LOST · {words}"
+    assert stage.said("lost_rank") == [words]
+    assert next_action(found).startswith("Find out who sent SIGKILL to rank 2 on node0: a person, a script")
+
+
 def test_an_exception_is_named_with_its_place(stage) -> None:
     inner = StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 700, "next", "")
     raises(stage, 1, "ValueError: bad batch", inner, load())
@@ -176,15 +184,32 @@ def test_what_to_do_about_an_error_is_told_by_its_message(
     assert remedy in next_action(frame)
 
 
-def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage) -> None:
+@pytest.mark.parametrize(
+    ("out_of_memory", "cause", "action"),
+    [
+        (
+            True,
+            "out of memory: the kernel killed it",
+            "Use fewer DataLoader workers (num_workers) or smaller",
+        ),
+        (
+            False,
+            "not by the kernel's OOM killer",
+            "Find out who sent SIGKILL to the DataLoader worker of rank 1 on node0",
+        ),
+    ],
+)
+def test_whether_the_kernel_killed_a_worker_for_want_of_memory_is_told_where_it_is_known(
+    stage, out_of_memory: bool, cause: str, action: str
+) -> None:
     raises(stage, 1, "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL", load())
-    stage.tell("exit", 1, exit_code=1, out_of_memory=True)
+    stage.tell("exit", 1, exit_code=1, out_of_memory=out_of_memory)
     stage.feed(stage.world.run("failed", 1))
     frame = stage.frame()
     assert frame.deaths[0].reason == (
-        "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL (out of memory: the kernel killed it)"
+        f"RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL ({cause})"
     )
-    assert next_action(frame).startswith("Use fewer DataLoader workers (num_workers) or smaller batches, or")
+    assert next_action(frame).startswith(action)
 
 
 def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(stage) -> None:

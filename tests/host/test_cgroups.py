@@ -88,11 +88,11 @@ def test_a_kill_for_want_of_memory_is_one_where_the_count_of_its_cgroup_has_just
     file.write_text(text.format(4))
     kills.read_all(2)
     assert kills.was_killed(7, KILLED_NS) and not kills.was_killed(8, KILLED_NS)
-    assert not kills.was_killed(7, KILLED_NS + 2), "somebody else has killed it"
+    assert kills.was_killed(7, KILLED_NS + 2) is False, "somebody else has killed it"
     file.unlink()
     kills.read_all(KILLED_NS + 3)
     kills.forget_process(7)
-    assert not kills.was_killed(7, KILLED_NS + 3)
+    assert kills.was_killed(7, KILLED_NS + 3) is None, "there is no count"
 
 
 def test_the_kernels_own_kill_is_said_as_such() -> None:

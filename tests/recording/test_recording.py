@@ -339,6 +339,17 @@ def test_a_deleted_recording_in_the_way_of_another_file_is_said_to_be_gone(path:
     assert path.read_text() == "mine"
 
 
+def test_a_file_in_the_place_of_the_recordings_folder_is_said_to_be_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    writer = Writer(folder / "run.ddptop", limit_bytes=GIB)
+    (folder / "run.ddptop").unlink()
+    folder.rmdir()
+    folder.write_text("mine")
+    writer.restore_if_deleted()
+    writer.close()
+    assert "nothing is recorded now: Not a directory" in str(writer.note)
+
+
 def test_a_recording_deleted_in_the_last_moment_is_there_at_the_end(path: Path) -> None:
     records = list(a_run(40))
     writer = write(path, records, close=False)

@@ -11,6 +11,7 @@ from ddptop.frames.calls import collective_called, in_collective, pending_operat
 from ddptop.frames.phrases import (
     BY_LAUNCHER,
     KILLED_LATE,
+    NOT_OUT_OF_MEMORY,
     OUT_OF_MEMORY,
     SENT_TO_ALL,
     SIGNALS,
@@ -94,13 +95,15 @@ def reason(rank_state: RankState) -> str:
         return BY_LAUNCHER
     if rank_state.killed_late:
         return KILLED_LATE
+    if rank_state.out_of_memory is False and rank_state.signal == "SIGKILL":
+        return NOT_OUT_OF_MEMORY
     text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason
     line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
     killed = _KILLED_WORKER.search(line)
-    if killed is not None and killed[1] == "SIGKILL" and rank_state.out_of_memory:
-        return f"{line} ({OUT_OF_MEMORY})"
+    if killed is not None and killed[1] == "SIGKILL" and rank_state.out_of_memory is not None:
+        return f"{line} ({OUT_OF_MEMORY if rank_state.out_of_memory else NOT_OUT_OF_MEMORY})"
     if killed is not None:
         return line + SIGNALS.get(killed[1], ("", ""))[1]
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 3] + "..."

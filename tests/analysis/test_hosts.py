@@ -11,6 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.protocol.messages import Received
 from tests.made_up_run import feed_together
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def told(world, clocks, steps: int = 100, reducer: Reducer | None = None) -> tup
 def both_clocks(world, bound_ms: float, *, wrong_ms: float = 0.0):
     """The first host's clock is exact, the second's is known as far as the bound."""
     return [world.clock("node0", 0.0), world.clock("node1", bound_ms, wrong_ms=wrong_ms)]
+
+
+def test_a_rank_that_has_reported_at_the_clocks_begin_has_its_host(make_world) -> None:
+    reducer = Reducer()
+    reducer.feed(Received(0, 0, 100, 0, make_world(2).hello(0).message))
+    assert [host.name for host in reducer.frame(0).hosts] == ["node0"]
 
 
 @pytest.mark.parametrize("where", ["data", "backward", "late_backward", "optimizer"])

@@ -441,6 +441,16 @@ def test_the_curves_of_a_young_run_are_drawn_after_each_part_of_its_length(
         assert (share_drawing(scenes[0]) == share_drawing(scenes[1])) == is_same
 
 
+@pytest.mark.filterwarnings("error")
+def test_curves_of_a_run_of_no_length_are_drawn_in_each_frame() -> None:
+    kept = history(600)
+    times_s = np.zeros(len(kept.step))
+    times_s[-1] = 5e-324
+    frame = replace(live(), unix_s=1e9, history=replace(kept, time_s=times_s))
+    later = replace(frame, unix_s=frame.unix_s + 0.25)
+    assert share_drawing(Scene(frame, Place())) != share_drawing(Scene(later, Place()))
+
+
 def test_charts_beside_each_other_end_at_the_same_step() -> None:
     """Losses may be known in some steps only: the newest is held until the next one is overdue."""
     kept = history(600)

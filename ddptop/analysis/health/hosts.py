@@ -95,7 +95,7 @@ def reports_of_hosts(state: RunState) -> dict[str, int]:
     newest = np.maximum(state.table.heard_ns, state.table.seen_ns)
     of_hosts = newest[hellos.members].max(axis=1).tolist()
     for name, newest_ns in zip(hellos.of_hosts, of_hosts, strict=True):
-        if newest_ns > reported.get(name, 0):
+        if newest_ns >= reported.get(name, 0):
             reported[name] = newest_ns
     return reported
 

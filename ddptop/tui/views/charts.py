@@ -71,6 +71,9 @@ DRAWN_EVERY_S, DRAWN_PARTS = 2.0, 8
 """Curves are drawn again after so many seconds, of a younger run after an eighth of its length at most. To
 draw them takes a third of a picture's time."""
 
+LEAST_PAUSE_S = 0.01
+"""In seconds: frames come less often than that, so a shorter pause between two drawings would be none."""
+
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
@@ -126,7 +129,8 @@ def _find_pause(history: History) -> float:
     lasts_s = float(history.time_s[-1] - history.time_s[0]) if len(history.time_s) else 0.0
     if lasts_s >= DRAWN_EVERY_S * DRAWN_PARTS:
         return DRAWN_EVERY_S
-    return float(2.0 ** np.floor(np.log2(lasts_s / DRAWN_PARTS))) if lasts_s > 0 else 0.0
+    pause_s = lasts_s / DRAWN_PARTS
+    return float(2.0 ** np.floor(np.log2(pause_s))) if pause_s > LEAST_PAUSE_S else 0.0
 
 
 def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts) -> DrawnCharts:

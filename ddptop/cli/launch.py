@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -82,27 +82,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as mistake:
         note(str(mistake))
         return Exit.USAGE
-    except KeyboardInterrupt as interrupt:  # while torch was imported: the launch handles signals itself
+    except KeyboardInterrupt as interrupt:
         hide_our_frames(interrupt)
         raise
 
 
-def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
-    from ddptop.training.torch_compat import why_unusable
-    from ddptop.training.torch_compat.launcher import reporting_exits, reporting_rendezvous
+@contextlib.contextmanager
+def _ending_at_interrupt(starting: contextlib.ExitStack) -> Iterator[None]:
+    """While torch is imported, Ctrl-C ends this process at once and without a traceback.
 
+    Modules that torch imports catch a KeyboardInterrupt: the training then started all the same. The process
+    ends as one that does not handle SIGINT, which a shell reports as 130.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as of a job in the background
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        starting.close()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGINT, end)
     try:
-        import torch
-    except ModuleNotFoundError as error:
-        # Something within torch is missing: not ours to explain.
-        if error.name != "torch":
-            raise
-        if arguments[:1] in (["--help"], ["-h"]):
-            print_text(help_text(None), end="")
-        note(str(why_unusable("ddptop-run", None)))
-        return Exit.FAILED
-    import torch.distributed.run as torchrun
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
+    with _ending_at_interrupt(starting):
+        from ddptop.training.torch_compat import why_unusable
+        from ddptop.training.torch_compat.launcher import reporting_exits, reporting_rendezvous
+
+        try:
+            import torch
+            import torch.distributed.run as torchrun
+        except ModuleNotFoundError as error:
+            # Something within torch is missing: not ours to explain.
+            if error.name != "torch":
+                raise
+            if arguments[:1] in (["--help"], ["-h"]):
+                print_text(help_text(None), end="")
+            note(str(why_unusable("ddptop-run", None)))
+            return Exit.FAILED
     # torch's own parser, so that every option of torchrun is there, also later ones.
     parser = torchrun.get_args_parser()
     parser.prog, parser.usage = "ddptop-run", USAGE

@@ -333,6 +333,33 @@ def test_exec_gives_the_commands_own_exit_code_and_streams(home: Path) -> None:
     assert "no-such-command" in missing.stderr
 
 
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == interrupted:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000): pass
+            except KeyboardInterrupt:  # as in modules that torch imports
+                sys.exit("swallowed")
+
+interrupted = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupt())
+from ddptop.cli.entry import launch
+sys.exit(launch())
+"""
+
+
+@pytest.mark.parametrize("module", ["ddptop.cli.launch", "torch", "torch.distributed.run"])
+def test_ctrl_c_while_torch_is_imported_ends_at_once_and_without_a_traceback(home: Path, module: str) -> None:
+    env = environment(home)
+    done = run([sys.executable, "-c", INTERRUPTED_IMPORT, module, *ONE, "train.py"], env, home)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    assert not [path for path in home.rglob("*") if path.is_file() and path.suffix != ".py"]
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) -> None:
     wait = "import signal, sys; print('up', flush=True); signal.sigwait({2, 15}); sys.exit(9)"

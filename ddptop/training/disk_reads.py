@@ -36,4 +36,7 @@ class DiskReads:
         self._before = None if n_bytes is None else (step, n_bytes)
         if before is None or n_bytes is None:
             return None
-        return Disk(time.monotonic_ns(), max(0, n_bytes - before[1]) // (step - before[0]))
+        return Disk(
+            t_ns=time.monotonic_ns(),
+            step_read_bytes=max(0, n_bytes - before[1]) // (step - before[0]),
+        )

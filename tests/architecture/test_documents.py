@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -33,6 +34,31 @@ def test_files_and_links_are_there(document: Path) -> None:
         if not any((folder / name).exists() for folder in (ROOT, document.parent, ROOT / "ddptop")):
             missing.append(name)
     assert missing == []
+
+
+def test_functions_that_the_map_names_are_in_its_modules() -> None:
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Where to look")[2].partition("\n## ")[0]
+    places = re.findall(r"`([a-z_/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)", table)
+    assert len(places) >= 15
+    missing = [
+        f"{module}: {name}"
+        for module, names in places
+        for name in re.findall(r"`([^`]+)`", names)
+        if name not in _defined_names(PACKAGE / module)
+    ]
+    assert missing == []
+
+
+def _defined_names(module: Path) -> set[str]:
+    """The functions of a module, and `Class.method` for each method."""
+    names = set()
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{item.name}" for item in node.body if isinstance(item, ast.FunctionDef)}
+    return names
 
 
 def test_comments_refer_to_documents_that_are_here() -> None:

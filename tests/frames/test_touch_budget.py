@@ -42,7 +42,7 @@ CHANGES = {
         "    step_read_bytes: Size\n": "    step_read_bytes: Size\n    dummy_ms: Quantity | None = None\n",
     },
     "training/disk_reads.py": {
-        "time.monotonic_ns(), max(": "t_ns=time.monotonic_ns(), dummy_ms=7.0, step_read_bytes=max(",
+        "return Disk(": "return Disk(dummy_ms=7.0,",
     },
     "frames/figures.py": {
         "\nFIGURES = (": f"\nFIGURES = ({DECLARATION}",

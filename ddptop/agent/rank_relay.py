@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from ddptop.host.exits import RankProcess
-from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+from ddptop.host.folders import RunDirectoryError, open_private, read_private, write_private
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
@@ -270,11 +270,7 @@ class RankRelay:
 def _read_ranks_file(directory: Path) -> list[tuple[Hello, bool]]:
     """The HELLOs in the file, and whether a BYE followed; none where there is no file of ours."""
     try:
-        with open_private(directory) as folder:
-            descriptor = open_regular(RANKS_FILE, inside=folder)
-            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-                check_private(descriptor, directory / RANKS_FILE)
-                data = file.read(MAX_FILE_BYTES)
+        data = read_private(directory, RANKS_FILE, MAX_FILE_BYTES)
         pairs = msgpack.unpackb(data, max_bin_len=MAX_RANK_MESSAGE_BYTES, max_str_len=0, max_map_len=0)
         messages = [(decode(body), bool(said_bye)) for body, said_bye in pairs]
     except (OSError, RunDirectoryError, ValueError, TypeError, ProtocolError, msgpack.UnpackException):

@@ -10,12 +10,11 @@ writes the file `role`, once it is decided: the agent of one host executes the c
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+from ddptop.host.folders import RunDirectoryError, open_private, read_private, write_private
 from ddptop.protocol.limits import CURVE_KEY_CHARACTERS
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class CollectorAddress:
     """Address of a run's collector, and the keys of the run. With it any process can report as a host."""
 
     run_id: str
-    """Of the collector: `ddptop ls` on its host shows it."""
+    """Id of the run at the collector: `ddptop ls` on its host shows it."""
     name: str
     host: str
     """Name of the collector's host."""
@@ -75,11 +74,7 @@ def write_address(folder: Path, address: CollectorAddress) -> None:
 def read_address(folder: Path) -> CollectorAddress | None:
     """The address in a run folder; None if there is none, it is not ours alone, or it is none."""
     try:
-        with open_private(folder) as inside:
-            descriptor = open_regular(ADDRESS_FILE, inside=inside)
-            with os.fdopen(descriptor, "rb") as file:
-                check_private(descriptor, folder / ADDRESS_FILE)
-                return CollectorAddress.from_text(file.read(MAX_BYTES + 1))
+        return CollectorAddress.from_text(read_private(folder, ADDRESS_FILE, MAX_BYTES + 1))
     except (OSError, RunDirectoryError, ValueError):
         return None
 
@@ -96,11 +91,6 @@ def write_role(folder: Path, serve: str) -> None:
 def read_role(folder: Path) -> str | None:
     """What `write_role` has written there; None where it is not decided."""
     try:
-        with (
-            open_private(folder) as inside,
-            os.fdopen(open_regular(ROLE_FILE, inside=inside), "rb") as file,
-        ):
-            check_private(file.fileno(), folder / ROLE_FILE)
-            return file.read(MAX_BYTES).decode(errors="replace")
+        return read_private(folder, ROLE_FILE, MAX_BYTES).decode(errors="replace")
     except (OSError, RunDirectoryError):
         return None

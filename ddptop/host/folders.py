@@ -106,6 +106,17 @@ def write_private(folder: int, name: str, data: bytes) -> None:
     os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
+def read_private(folder: Path, name: str, most_bytes: int = -1) -> bytes:
+    """The first `most_bytes` of a file in a folder; -1: all of it.
+
+    Raises RunDirectoryError where the folder or the file is not this user's alone, else OSError.
+    """
+    with open_private(folder) as inside, os.fdopen(open_regular(name, inside=inside), "rb") as file:
+        # Checked on the open descriptor: the name may lead to another file a moment later.
+        check_private(file.fileno(), folder / name)
+        return file.read(most_bytes)
+
+
 def _is_no_folder(path: Path | str, inside: int | None) -> bool:
     try:
         return not stat.S_ISDIR(os.stat(path, dir_fd=inside, follow_symlinks=False).st_mode)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from ddptop.host.folders import (
     RunDirectoryError,
-    check_private,
     first_root,
     open_private,
     open_regular,
+    read_private,
     run_roots,
     write_private,
 )
@@ -46,9 +46,9 @@ class RunFile:
     name: str
     run_id: str
     pid: int
-    """Of the collector, or of the agent of this host."""
+    """Process of the collector, or of the agent of this host."""
     process_start: int
-    """Of that process (`processes.process_start`): pids are reused."""
+    """When that process started (`processes.process_start`): pids are reused."""
     boot_id: str
     pid_namespace: str
     started_at: float
@@ -80,11 +80,7 @@ def write_run_file(directory: Path, run: RunFile) -> None:
 def read_run_file(directory: Path) -> RunFile | None:
     """The run file of a folder; None if there is none, it is not ours, or it is no run file."""
     try:
-        with open_private(directory) as folder:
-            descriptor = open_regular(RUN_FILE, inside=folder)
-            with os.fdopen(descriptor, "rb") as file:
-                check_private(descriptor, directory / RUN_FILE)
-                data = file.read(MAX_RUN_FILE_BYTES)
+        data = read_private(directory, RUN_FILE, MAX_RUN_FILE_BYTES)
         return _parse_run_file(json.loads(data), directory)
     except (OSError, RunDirectoryError, ValueError):
         return None
@@ -131,12 +127,7 @@ def write_command(directory: Path, words: Sequence[str], *, arguments: bool = Tr
 def read_command(directory: Path) -> tuple[str, ...]:
     """What `write_command` has written there; empty where there is none."""
     try:
-        with (
-            open_private(directory) as folder,
-            os.fdopen(open_regular(COMMAND, inside=folder), "rb") as file,
-        ):
-            check_private(file.fileno(), directory / COMMAND)
-            words = json.loads(file.read())
+        words = json.loads(read_private(directory, COMMAND))
     except (OSError, RunDirectoryError, ValueError):
         return ()
     return tuple(map(str, words)) if isinstance(words, list) else ()

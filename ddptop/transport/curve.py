@@ -17,7 +17,14 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
-from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+from ddptop.host.folders import (
+    RunDirectoryError,
+    check_private,
+    open_private,
+    open_regular,
+    read_private,
+    write_private,
+)
 from ddptop.protocol.limits import CURVE_KEY_CHARACTERS
 
 AGENTS = "agents"
@@ -79,12 +86,7 @@ def save_keys(folder: Path, keys: RunKeys) -> None:
 
 
 def _read_keys(folder: Path) -> RunKeys:
-    with open_private(folder) as inside:
-        descriptor = open_regular(KEYS_FILE, inside=inside)
-        with os.fdopen(descriptor, "rb") as file:
-            # Checked on the open descriptor: the name may lead to another file a moment later.
-            check_private(descriptor, folder / KEYS_FILE)
-            data = file.read(MAX_BYTES + 1)
+    data = read_private(folder, KEYS_FILE, MAX_BYTES + 1)
     match json.loads(data) if len(data) <= MAX_BYTES else None:
         case [[str(), str()] as collector, [str(), str()] as agents, int(port)] if 0 <= port < 65_536:
             keys = RunKeys(KeyPair(*collector), KeyPair(*agents), port)
@@ -109,12 +111,7 @@ class ViewerKeys(NamedTuple):
 def load_viewer_keys(folder: Path) -> ViewerKeys:
     """The keys in the folder of recordings, made if there are none. Raises RunDirectoryError, OSError."""
     try:
-        with (
-            open_private(folder) as inside,
-            os.fdopen(open_regular(VIEWERS_FILE, inside=inside), "rb") as file,
-        ):
-            check_private(file.fileno(), folder / VIEWERS_FILE)
-            data = file.read(MAX_BYTES * MAX_VIEWER_KEYS)
+        data = read_private(folder, VIEWERS_FILE, MAX_BYTES * MAX_VIEWER_KEYS)
     except FileNotFoundError:
         keys = ViewerKeys(KeyPair.new(), {})
         save_viewer_keys(folder, keys)

@@ -108,7 +108,7 @@ class HostClock:
         self._exchanges = 0
         self._due_ns = self._compare_ns = 0
         self.round_trip_ns: int | None = None
-        """Of the newest exchange."""
+        """Round trip of the newest clock exchange."""
 
     def is_due(self, now_ns: int) -> bool:
         """Whether the clocks are to be compared by themselves now; then not again for COMPARE_NS."""

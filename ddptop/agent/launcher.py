@@ -85,7 +85,8 @@ class Arguments:
     most_ranks: int | None = _declare_argument("--most-ranks", _positive_number, None)
     """Number of ranks that the launcher starts; None: not known."""
     alone: tuple[int, int] | None = _declare_argument("--alone", _pid_and_start, None)
-    """Of a run without a launcher of ours: pid and start of its launcher, or zeros (`RunWithoutLauncher`)."""
+    """For a run without a launcher of ours: pid and start of its launcher, or zeros
+    (`RunWithoutLauncher`)."""
     listen: str | None = _declare_argument("--listen", str, None)
     """HOST:PORT where the collector lets viewers in over TCP; None: nowhere."""
     serve: str | None = _declare_argument("--serve", str, None)

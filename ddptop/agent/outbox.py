@@ -45,7 +45,8 @@ OUTAGE_NS = 5 * NS
 
 # Below the limit of `BundleSender`: messages go to the file before any of them is dropped.
 OVERFLOW_BYTES = 48 << 20
-"""Beyond it messages go to the local recording alone, until memory holds at most REFILL_BYTES."""
+"""Bytes in memory beyond which messages go to the local recording alone, until it holds at most
+REFILL_BYTES."""
 
 REFILL_BYTES = 16 << 20
 
@@ -87,7 +88,7 @@ class Outbox:
         self._session = session
         self._run = run
         self.path = path
-        """Of the next local recording; None: there is none."""
+        """Path of the next local recording; None: there is none."""
         self._notify = notify
         self._limit_bytes = limit_bytes
         self._outage_ns = OUTAGE_NS if outage_ns is None else outage_ns
@@ -110,11 +111,11 @@ class Outbox:
         """Number of the agent's newest own message."""
         self._numbered_again = 0
         self._end_number = 0
-        """Of the agent's message that reports its end, until it is acked."""
+        """Number of the agent's message that reports its end, until it is acked."""
         self.rows = 0
         """Step records that were taken."""
         self.lost_rows = 0
-        """Of these, how many had room neither in memory nor in the file."""
+        """How many of these had room neither in memory nor in the file."""
         self.without_detail = 0
         """How many lost their bucket detail: they were in the file alone, which was near its limit."""
         self._missing = self._bare = 0

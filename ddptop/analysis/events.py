@@ -473,7 +473,7 @@ MEETING_NS = 12 * NS
 
 
 MAX_MILESTONES = 32
-"""Of a rank: made-up events must not fill the memory."""
+"""Milestones of a rank that are kept: made-up events must not fill the memory."""
 
 
 def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

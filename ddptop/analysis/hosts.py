@@ -48,7 +48,8 @@ class KnownHost:
     addresses: set[str] = field(default_factory=set)
     """From which links of it have gone out."""
     said_addresses: set[str] = field(default_factory=set)
-    """Of its network interfaces, as its agents have said: one that began while a cable was out lacks some."""
+    """Addresses of its network interfaces, as its agents have said: one that began while a cable was out
+    lacks some."""
 
     def take(self, usage: HostUsage) -> None:
         """A reading of it; the links are not read every time."""

@@ -46,7 +46,7 @@ class RankSpan:
     begin_ns: int
     """By the rank's own clock; of the run by the collector's."""
     end_ns: int
-    """Of the last heartbeat that told of it: it ended before the next one."""
+    """Time of the last heartbeat that told of it: it ended before the next one."""
 
 
 def is_evaluating(beats: Readings | NewestReadings) -> Mask:
@@ -63,7 +63,7 @@ class PastActivities:
         self._newest: dict[int, RankSpan] = {}
         """By rank."""
         self._pending: list[RankSpan] = []
-        """Those whose step is not complete."""
+        """Spans whose step is not complete."""
 
     def take(self, ranks: Integers, beats: Readings, t_ns: Integers) -> None:
         """Take heartbeats in order; `ranks`, `t_ns`: (n,) whose they are and when they arrived."""

@@ -54,9 +54,9 @@ class _Senders(NamedTuple):
     """The senders of n messages; (n,) each."""
 
     rows: Integers
-    """Of their sessions in `RunState.session_table`; -1: not known."""
+    """Rows of their sessions in `RunState.session_table`; -1: not known."""
     ranks: Integers
-    """Of their sessions; -1: not known, or the group does not have it any more."""
+    """Ranks of their sessions; -1: not known, or the group does not have it any more."""
     current: Mask
     """Whether the session is the rank's present process."""
 

@@ -102,7 +102,7 @@ class RankTable(_Columns):
         self.newest: dict[type[Message], NewestReadings] = {
             kind: NewestReadings(kind, world) for kind in RANK_READINGS
         }
-        """Of each kind of reading the newest one of every rank."""
+        """The newest reading of each kind, of every rank."""
 
     def resize(self, world: int) -> None:
         """There are so many ranks from here on."""
@@ -243,7 +243,7 @@ class SessionTable(_Columns):
     begun: Integers
     """1: some have arrived."""
     generation: Integers
-    """Of the newest layout that it has reported; -1: none."""
+    """Generation of the newest layout that it has reported; -1: none."""
     layout: Integers
     """Number of that layout's content."""
 

@@ -180,8 +180,8 @@ class RankState:
     kernel: KernelReport | None = None
     """What the kernel showed of its process when it was last asked."""
     worker_calls: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """Of its DataLoader workers by pid: where in their code they were, `data.py:41 decode`, and when that was
-    received."""
+    """For each of its DataLoader workers, by pid: when its call was received, and where in its code it was:
+    `data.py:41 decode`."""
     unread_workers: tuple[int, str] = (0, "")
     """When and why its workers could not be read: `missing` (no py-spy), `denied` (no permission)."""
     native_calls: tuple[int, str] = (0, "")
@@ -191,7 +191,7 @@ class RankState:
     bad_loss_ns: int = 0
     """When the row of `bad_loss_step` arrived."""
     phase_name: str = ""
-    """Of the phase that its script has declared last (`ddptop.phase`)."""
+    """Name of the phase that its script has declared last (`ddptop.phase`)."""
     bad_loss_before: PassedLoss | None = None
     """The newest period with NaN or infinite losses that has ended."""
 

@@ -256,9 +256,9 @@ class LaunchOptions:
     off: bool = False
     """Plain torchrun."""
     most_ranks: int | None = None
-    """That torchrun starts; None: not known, or the script may start its own."""
+    """Ranks that torchrun starts at most; None: not known, or the script may start its own."""
     most_hosts: int = 1
-    """That torchrun uses."""
+    """Hosts that torchrun uses at most."""
 
     @property
     def may_span_hosts(self) -> bool:

@@ -49,7 +49,7 @@ class RunOverHosts:
         self._lock = threading.Lock()
         self._supervisor: CollectorSupervisor | None = None
         self._exits: list[tuple[int, int]] = []
-        """That were reported before there was a supervisor."""
+        """Exits of ranks (pid, exit code) that were reported before there was a supervisor."""
         self._collects = False
         self._record = "off"
         self._ended = False

@@ -65,7 +65,7 @@ GONE_S = 10.0
 """A collector that died is restarted within seconds; after this it will not be."""
 
 LAST_FRAME_S = 1.0
-"""The same, where the run's launcher has ended: its collector has ended before it."""
+"""How long a frame is waited for once the run's launcher has ended: its collector has ended before it."""
 
 BLIND_TERMINALS = frozenset({"", "dumb", "unknown"})
 """Values of TERM without cursor movement."""

@@ -27,7 +27,7 @@ class IncidentChange:
     """An incident has begun or is over."""
 
     number: int
-    """Of the incident, counted from 1 in a run."""
+    """Number of the incident, counted from 1 in a run."""
     begins: bool
     alert: Alert
     """As it was last seen."""

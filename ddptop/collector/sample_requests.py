@@ -26,7 +26,7 @@ ASK_AGAIN_NS = 15 * NS
 """An ASK may get lost, and an answer takes up to ten seconds."""
 
 MOST_UNANSWERED = 3
-"""So many times a rank is asked that does not answer: one of an earlier version never does."""
+"""How many times a rank is asked that does not answer: one of an earlier version never does."""
 
 REFRESH_NS, LONGEST_REFRESH_NS = 60 * NS, 600 * NS
 """After an answer, a rank that is still slow in the same place is asked again, each time twice as late: what

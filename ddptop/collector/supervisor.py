@@ -36,7 +36,7 @@ MAX_SHORT_LIVED = 4
 """How many collectors in a row may die within STEADY_S before a person is notified."""
 
 LOG_END_BYTES = 2048
-"""Of the log of a process that keeps ending, its last line is shown."""
+"""Bytes that are read of the log of a process that keeps ending: its last line is shown."""
 
 EXITS_A_LINE = 50
 """Exits in one line: 50 stay below what a pipe and its reader take at once."""
@@ -45,7 +45,8 @@ FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
 
 EXIT_S = 1.0
-"""The same in a run over several hosts: a process of ours that needs longer is left to itself."""
+"""How long the end of a run over several hosts waits: a process of ours that needs longer is left to
+itself."""
 
 RESTARTED_FINISH_S = 20.0
 """As FINISH_S, for a collector that is started for the end alone. It only reads the recording, which takes
@@ -89,7 +90,7 @@ class CollectorSupervisor:
         at once: each kind of notice once.
         """
         self.command = [sys.executable, "-m", module, *arguments]
-        """Of the next process that is started."""
+        """Command of the next process that is started."""
         self._goes_on_always = module != "ddptop.collector"
         """An agent goes on after its summary, until the collector has everything."""
         self._variables = dict(variables or {})

@@ -63,7 +63,7 @@ def _define_table(name: str, row: str, *columns: tuple[Any, str]) -> Table:
 STEP_FIGURES = [(figure.step_place, figure.name) for figure in FIGURES if figure.step_place is not None]
 # Beside the figures, since only a step has it.
 CPU_WAIT = (140, "cpu_wait_ms")
-"""Of single steps only: a rank has no such figure."""
+"""Place and name of a column that only single steps have: a rank has no such figure."""
 
 _KEY = (("int32", "incarnation"), ("int64", "step"), ("int32", "rank"))
 

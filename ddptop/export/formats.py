@@ -15,7 +15,7 @@ class Format(NamedTuple):
     is_folder: bool = False
     """Whether it writes several files, into a folder; its sink then has a `close`."""
     package: str = ""
-    """That it needs; the extra of ddptop that has it is called as the format."""
+    """Package that it needs; empty: none. The extra of ddptop with it has the name of the format."""
 
 
 FORMATS = {

@@ -30,7 +30,7 @@ MOST_RANKS = 256
 """A larger group has series of its WORST ranks only."""
 
 WORST = 64
-"""So that 4,096 ranks with GPUs stay below 2,000 series."""
+"""Ranks that large groups have metrics of: 4,096 ranks with GPUs stay below 2,000 series."""
 
 MS, PCT = 1e-3, 1e-2
 """Milliseconds as seconds, percent as a ratio."""

@@ -37,7 +37,7 @@ AT_ONCE = 16
 """Blocks that are read at a time, of 64 kB each: as columns some 8 MB, however many rows a message has."""
 
 TAIL_AT_ONCE = 4
-"""Likewise before the first complete step, after which stalls are searched."""
+"""Blocks that are read at a time before the first complete step: stalls are searched only after it."""
 
 ALLOCATIONS = 100_000
 """New objects after which the garbage collector runs: steps hold few cycles, and to look for them among all
@@ -57,7 +57,7 @@ class End(NamedTuple):
     frame: Frame
     """The group at its end."""
     events: Sequence[LoggedEvent]
-    """Those of the exported steps' time, or all."""
+    """Events in the time of the exported steps; of a whole recording all."""
     refused: int
     """Messages that the analysis could not take."""
 

@@ -32,7 +32,8 @@ class LongActivity:
 
     kind: ActivityKind
     name: str
-    """Of the phase that the script has declared, or of the collective that they wait in; empty: not known."""
+    """Name of the phase that the script has declared, or of the collective that they wait in; empty: not
+    known."""
     ranks: tuple[int, ...]
     """Ascending."""
     since_s: float

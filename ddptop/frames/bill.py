@@ -27,7 +27,7 @@ class ClassWords:
     title: str
     glyph: str
     plain: str
-    """The same in ASCII."""
+    """The glyph in ASCII."""
     role: str
     """A `ddptop.render.line.Role`."""
     without: str = ""
@@ -80,7 +80,7 @@ NOT_KNOWN = (
 MOST_LOSSES = 3
 
 LEAST_LOSS_PCT = 0.5
-"""Of the run: what gives back less is not listed."""
+"""Share of the run, in %: a loss that gives back less is not listed."""
 
 
 def ledger_place_phrase(place: str) -> str:
@@ -118,7 +118,7 @@ class Loss:
     key: str
     """The class or the place."""
     gives_back_s: float
-    """Of the run's time, at most."""
+    """Seconds of the run's time that it gives back at most."""
     elapsed_s: float
     """What the run would take without it."""
 

@@ -238,7 +238,8 @@ def place_phrase(cause: str | None, place: OwnPlace | None) -> str:
 
 
 def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Of flagged ranks those that are slow: none where ranks take turns because their batches differ."""
+    """The ranks among the flagged ones that are slow: none where ranks take turns because their batches
+    differ."""
     return () if pattern == "rotating" and words_of(cause).blames_none_in_turn else ranks
 
 

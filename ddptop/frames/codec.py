@@ -173,7 +173,7 @@ TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase
 """Annotations of fields with one text per rank."""
 
 COLUMN_WORDS = {f"tuple[{name}, ...]": WORDS[name] for name in ("RankStatus", "RankPhase")}
-"""Those whose texts are words of the vocabulary."""
+"""Kinds of columns whose texts are words of the vocabulary."""
 
 COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
     "tuple[str, ...]": _text_list,

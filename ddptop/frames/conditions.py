@@ -132,12 +132,13 @@ class Condition:
     title: str
     """In words, where its message is not shown; a filter finds it by these."""
     sentence: str = ""
-    """Of its alerts, or of its events where it has no alert; the place that raises one knows what stands in
-    braces. Empty: the place has the whole sentence."""
+    """Sentence of its alerts, or of its events where it has no alert. The code that raises one fills in what
+    stands in braces. Empty: that code has the whole sentence."""
     sentences: Mapping[str, str] = field(default_factory=dict)
     """Other sentences, by the case in which they are said."""
     severity: Severity = "info"
-    """Of its alerts and events. A place that raises one names another where this one depends on the case."""
+    """Severity of its alerts and events. The code that raises one names another where it depends on the
+    case."""
     sign: str = "┴"
     """On the bar of a replay."""
     tone: Tone = "dim"
@@ -166,7 +167,7 @@ class Condition:
     remedy: str = ""
     """What to try; `{rank}` and `{step}` (` of step 57`) are its own."""
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """The same where the alert's evidence says why it is so (`why`), by that."""
+    """What to try where the alert's evidence says why it is so, by its `why`."""
 
 
 SAME_ORDER = "Let all ranks call the same collectives in the same order{see}."
@@ -712,7 +713,7 @@ class StateWords:
     attention: int | None = None
     """Place of such ranks among those that need attention; None: they need none."""
     as_of: str = ""
-    """Of which time the figures of such a run are; empty: of now."""
+    """From which time the figures of such a run are; empty: from now."""
     page: Page = ""
 
 

@@ -78,8 +78,8 @@ def steps_alike(steps: Column, ranks: Ranks) -> bool:
 
 
 ALIKE = 0.25
-"""Of the largest time: the median steps of ranks that train together differ by less; by up to 0.18 on a busy
-machine."""
+"""Share of the largest time. The median steps of ranks that train together differ by less: by up to 0.18 on a
+busy machine."""
 
 
 def times_alike(times_ms: Column, _: Ranks) -> bool:
@@ -115,7 +115,8 @@ class Ranks:
     wait_ms: Column
     transfer_ms: Column
     exposed_comm_ms: Column
-    """Of every step where the last gradient is known, else of steps with bucket detail; likewise below."""
+    """Over every step where the last gradient is known, else over steps with bucket detail; likewise
+    below."""
     exposed_wait_ms: Column
     """The part of the backward phase spent waiting for a slower rank and not hidden behind compute."""
     lateness_ms: Column
@@ -182,24 +183,25 @@ class FigureColumn:
     keep: int
     """Where the width does not suffice, columns of the smallest number are left out first."""
     keep_beside_own_times: int | None = None
-    """The same where own times, which say more, are known of some rank; None: as `keep`."""
+    """`keep` where own times, which say more, are known of some rank; None: the same."""
     keep_unknown: int | None = None
-    """The same where no value is known; None: as `keep`."""
+    """`keep` where no value is known; None: the same."""
     keep_alike: int | None = None
-    """The same where the values are `alike`: the column then repeats itself."""
+    """`keep` where the values are `alike`: the column then repeats itself."""
     alike: Callable[[Column, Ranks], bool] | None = None
     title: str = ""
     """Empty: that of the figure."""
     text: Callable[[float | None], str] | None = None
-    """Of hosts in the report, and of single steps: how a value is written; None: as everywhere."""
+    """How the report writes a value of a host, and the page of a rank one of a single step; None: as
+    everywhere."""
     shown: Callable[[Column], bool] | None = None
     """Whether a table of ranks with these values has the column; None: always."""
     width: int = 0
-    """Of hosts: its cells, so that columns do not move."""
+    """Its cells in tables of hosts, so that columns do not move."""
     most: int | None = None
-    """Of buckets: cells that it takes at most."""
+    """Cells that it takes at most in tables of buckets."""
     empty: str = UNKNOWN
-    """Of buckets: what stands for a text that is empty."""
+    """What stands for an empty text in tables of buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,7 @@ class Compared:
     text: Callable[[float | None], str] | None = None
     """None: as in tables."""
     decimals: int = 1
-    """Of the difference of two runs."""
+    """Decimals of the difference of two runs."""
     shown: Callable[[Column], bool] | None = None
     """Whether there is a line, by the values of all ranks; None: always."""
 
@@ -301,7 +303,7 @@ class Figure:
     """In JSON. It ends with the unit, which says how many decimals it has there."""
     scope: Scope = "rank"
     title: str = ""
-    """Of its column in tables; empty: no table has it."""
+    """Title of its column in tables; empty: no table has it."""
     words: str = ""
     """What it is called where there is room for words; empty: as its column."""
     formula: str = ""
@@ -322,7 +324,7 @@ class Figure:
     has_fallback: bool = False
     """There it has a fallback that needs no clocks, which is marked by `~`."""
     host_value: Callable[[HostFigures], float | None] | None = None
-    """Of a host: what its column is sorted by, where that is not the value itself."""
+    """What its column in tables of hosts is sorted by, where that is not the value itself."""
     is_text: bool = False
     """Whether tables have it in words, which begin at the left."""
     in_json: bool = True
@@ -355,7 +357,7 @@ class Figure:
     metric: Metric | None = None
     """Its metric; None: it has none."""
     is_logged: bool = False
-    """Of the group: whether loggers have it (TensorBoard, W&B, MLflow)."""
+    """Whether loggers have it (TensorBoard, W&B, MLflow), as a figure of the group."""
     is_exported: bool = False
     """Whether the exported table of ranks has it, as it was at the end."""
     step_place: int | None = None
@@ -1074,7 +1076,7 @@ FIGURES = (
         source="ddptop/training/device/timing.py",
     ),
 )
-"""Those of a rank; of these, those of `Ranks` are in the order of the JSON snapshot."""
+"""Figures of a rank. Those that are fields of `Ranks` are in the order of the JSON snapshot."""
 
 TEXT_FIGURES = (
     Figure(
@@ -1105,7 +1107,7 @@ TEXT_FIGURES = (
 """Words about a rank that tables have."""
 
 RANK_FIGURES = {figure.name: figure for figure in FIGURES if figure.scope == "rank"}
-"""Those that are columns of `Ranks`."""
+"""Figures that are columns of `Ranks`, by name."""
 
 
 def _n_not_running(host: HostFigures) -> float:
@@ -1414,7 +1416,7 @@ HOST_FIGURES = (
         source="ddptop/host/connections.py",
     ),
 )
-"""Of a host: all fields of `HostFigures`, in the order of the JSON snapshot."""
+"""Figures of a host: all fields of `HostFigures`, in the order of the JSON snapshot."""
 
 BUCKET_FIGURES = (
     Figure(
@@ -1649,7 +1651,8 @@ BUCKET_FIGURES = (
         source="ddptop/analysis/to_frame/tables.py",
     ),
 )
-"""Of a bucket: all fields of `BucketFigures`, in the order of the JSON snapshot, and `best%` of tables."""
+"""Figures of a bucket: all fields of `BucketFigures`, in the order of the JSON snapshot, and `best%` of
+tables."""
 
 PROCESS_GROUP_FIGURES = (
     Figure(
@@ -1828,7 +1831,7 @@ PROCESS_GROUP_FIGURES = (
         source="ddptop/analysis/to_frame/process_groups.py",
     ),
 )
-"""Of a process group whose collectives no hook times: all fields of `ProcessGroupFigures`."""
+"""Figures of a process group whose collectives no hook times: all fields of `ProcessGroupFigures`."""
 
 GROUP_FIGURES = (
     Figure(
@@ -2184,7 +2187,7 @@ GROUP_FIGURES = (
         source="ddptop/analysis/straggler/cost.py",
     ),
 )
-"""Of the whole group: all fields of `GroupFigures`, in the order of the JSON snapshot."""
+"""Figures of the whole group: all fields of `GroupFigures`, in the order of the JSON snapshot."""
 
 
 class HasPlace(Protocol):

@@ -200,10 +200,10 @@ class Straggler:
     """Why it waits: for a CPU (`cause`), for pages from disk, a hot processor, `frames/reasons.py`; empty:
     not known."""
     elements_ratio: float | None = None
-    """Of cause `uneven_work`: elements of the late ranks' inputs over those of the others."""
+    """With cause `uneven_work`: elements of the late ranks' inputs over those of the others."""
     rare: RareSlowness | None = None
-    """Of pattern `rare`: its slow steps. `lateness_ms` is what the others waited in such a step, `cost_pct`
-    is of the time in which they are."""
+    """With pattern `rare`: its slow steps. `lateness_ms` is what the others waited in such a step, and
+    `cost_pct` a share of the time in which these steps are."""
     group: str = ""
     """In whose collectives it is late, where only these tell (`frames/process_groups.py`): `the default
     group`, `group mesh_dp_shard (ranks 0 and 1)`. Empty: its own time or its buckets tell."""
@@ -367,7 +367,7 @@ class Frame:
     timeline: Timeline | None = None
     heat: Heat | None = None
     position: RankPosition | None = None
-    """Of a rank on its way to the first step. Only in frames on request."""
+    """Position of a rank on its way to the first step. Only in frames on request."""
     suspect: Suspect | None = None
     """None while a rank is flagged (`straggler`)."""
     hosts: tuple[HostFigures, ...] = ()

@@ -48,7 +48,8 @@ class History:
     optimizer_ms: Column
     other_ms: Column
     step_min_ms: Column
-    """Of a bin the least `step_ms` of its steps, their 95th percentile and the largest; else `step_ms`."""
+    """In a bin, the least `step_ms` of its steps; below, the 95th percentile and the largest. Else
+    `step_ms`."""
     step_p95_ms: Column
     step_max_ms: Column
     early: int = 0
@@ -90,7 +91,7 @@ class RankSteps:
     own_ms: Column
     excess_ms: Column
     minutes: RankMinutes | None = None
-    """Of more steps than these; None: there are none yet."""
+    """Its excess over more steps than these, in minutes; None: there is none yet."""
 
     @property
     def has_own_times(self) -> bool:
@@ -282,7 +283,7 @@ class HistoryStore:
 
 LEAST, LARGEST, LAST = ("loss_min", "step_min_ms"), ("loss_max", "step_max_ms"), ("step", "time_s")
 QUANTILES = {"step_ms": 0.5, "step_p95_ms": 0.95}
-"""Of bins of steps: the columns that are a quantile of their steps."""
+"""Columns that are a quantile of the steps of a bin, and which."""
 
 
 def _bins_of(steps: _Points) -> _Points:

@@ -31,13 +31,13 @@ class HostFigures:
     ranks: int
     """Ranks whose present process runs, or ran, on it."""
     running: int
-    """Of these, how many run."""
+    """How many of these ranks run."""
     age_ms: float
     """Time since the newest message from it."""
     worst_rank: int | None
-    """Of its ranks the flagged one, or the one with the largest excess."""
+    """Its flagged rank, or the one with the largest excess."""
     excess_ms: float | None
-    """Of that rank."""
+    """Excess of that rank."""
     step_ms: float | None
     """Median over its ranks of their step time."""
     clock_offset_ms: float | None
@@ -48,7 +48,7 @@ class HostFigures:
     """Since the clock was compared."""
     round_trip_ms: float | None
     cpu_pct: float | None
-    """Of all its processors."""
+    """Use of all its processors together."""
     cores: int | None
     memory_used_bytes: int | None
     memory_bytes: int | None

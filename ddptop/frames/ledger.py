@@ -71,7 +71,7 @@ class WaitedFor:
     rank_seconds: float
     """Summed over the ranks that waited."""
     share_pct: float
-    """Of the rank-seconds of all ranks in the same time."""
+    """In % of the rank-seconds of all ranks in the same time."""
     steps: int
     """Steps in which it was so."""
     longest_s: float
@@ -97,9 +97,9 @@ class SkewCost:
     over_s: float
     """Length of that time."""
     rank_seconds: float
-    """That all ranks have waited."""
+    """Rank-seconds that all ranks have waited."""
     lost_pct: float | None
-    """Of the rank-seconds of all ranks; None: no step is known."""
+    """In % of the rank-seconds of all ranks; None: no step is known."""
     low_pct: float | None
     """Interval of 95 % by block bootstrap; None: too short a time to tell."""
     high_pct: float | None
@@ -163,7 +163,7 @@ class Ledger:
     """Where the seconds of all ranks went."""
 
     elapsed_s: float
-    """Of the run."""
+    """Length of the run."""
     ranks: LedgerRanks
     run: SkewCost
     """Over the whole run."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 RECORDING_ENDS = "the recording stops in the middle of the run"
-"""Of a recording without the end of its run: its collector was killed, or the file is cut off."""
+"""Said of a recording without the end of its run: its collector was killed, or the file is cut off."""
 
 
 def recording_stop(alerts: Iterable[Alert]) -> str:

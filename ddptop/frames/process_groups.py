@@ -8,7 +8,7 @@ DEFAULT_GROUP = "default_pg"
 """torch's description of the default group."""
 
 OTHER_DESCRIPTION = "undefined"
-"""And of one that its maker has not described."""
+"""Description of a process group that its maker has not described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,6 @@ class ProcessGroupFigures:
     lateness_ms: float | None
     """Its median lateness."""
     rank_lateness_ms: tuple[float, ...]
-    """Of each rank of the group, in its order; empty: clocks too inaccurate."""
+    """Median lateness of each rank of the group, in its order; empty: the clocks are too inaccurate."""
     on_host: bool
     """Launches are moments of the host, which runs ahead of the GPU: no rank is flagged by them."""

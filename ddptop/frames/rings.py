@@ -66,7 +66,7 @@ class Ring:
         apart in memory, and a few of them are written in the time of one."""
         self._steps_waiting = 0
         self._medians: dict[tuple[str, bytes], Column] = {}
-        """Those computed since the last step was added: frames are made more often than long steps end."""
+        """Medians computed since the last step was added: frames are made more often than long steps end."""
 
     def _put_together(self, names: tuple[str, ...]) -> None:
         shape = (len(names), *self._shape)

@@ -22,11 +22,11 @@ class StackShare:
     line: int
     """0: of a library."""
     function: str
-    """Of a library with its module: `torch.save`."""
+    """Name of the function; with its module if it is of a library: `torch.save`."""
     parent: int
     """Index of the call around it, which comes before it; -1: there is none."""
     share_pct: float
-    """Of the samples, in which it was on the stack."""
+    """Share of the samples in which it was on the stack, in %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ class CallGroup(NamedTuple):
     call: StackShare
     """The one in most samples."""
     share_pct: float
-    """Of all of them."""
+    """Share of all samples, in %."""
     indices: tuple[int, ...]
     first_line: int
-    """Of the lines that have nearly all of its samples: a loop has several."""
+    """First of the lines that have nearly all of its samples: a loop has several."""
     last_line: int
     lines_pct: float
     """Share of the samples in which it was at one of these lines."""

@@ -63,15 +63,15 @@ class Job:
     """A job as its hosts see it once they have met."""
 
     id: str
-    """The same on all hosts, and of no other job with the same store."""
+    """Name of the job: the same on all its hosts, and of no other job with this store."""
     address: str
     """Host name or address of the store."""
     port: int
     first: bool
     """Whether rank 0 is on this host."""
     announced: int = 0
-    """So many ranks announce in the store that they are there, and before it, by `KEPT`, whether their host
-    has the collector already; 0: none does."""
+    """How many ranks announce in the store that they are there; 0: none does. Before that they announce, by
+    `KEPT`, whether their host has the collector already."""
 
 
 def serve_argument(job: Job, port: int) -> str:
@@ -107,7 +107,7 @@ class AddressExchange:
         self._job: Job | None = None
         self._store: Store | None = None
         self._newest: CollectorAddress | None = None
-        """That is in the store, or has come from it."""
+        """The newest address that was written to the store or read from it."""
         self._began_s = 0.0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run_exchange, name="ddptop-address", daemon=True)

@@ -23,7 +23,7 @@ PERIOD_NS = 5 * NS
 """Between two readings: the kernel goes through its table of all connections, which took 3 ms with ten."""
 
 MAX_CONNECTIONS = 16_384
-"""Of a host with more, the first ones are read."""
+"""Connections that are read at most: the first ones of a host with more."""
 
 MAX_FILES = 16_384
 """Open files of a process that are looked at."""

@@ -23,7 +23,7 @@ NOTICE_S = 0.05
 """How much later than under torchrun a rank gets its signal at most."""
 
 PREFIX = "end-"
-"""Of the names of the sockets."""
+"""How the names of the sockets begin."""
 
 MOST_READ = 64
 """Datagrams that a rank reads at once."""

@@ -32,7 +32,7 @@ GDB_S = 60.0
 _CALLED = "ddptop: noted"
 
 _HARMLESS = "set $mxcsr = $mxcsr ^ 0x20"
-"""Of x86: whether a result was rounded, which nothing in torch or Python reads."""
+"""Flips the flag of x86 that a result was rounded, which nothing in torch or Python reads."""
 
 
 class InjectionError(Exception):

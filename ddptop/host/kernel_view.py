@@ -191,7 +191,7 @@ class _SampledProcess:
         return usage if status is None else self._with_waits(usage, status, swap_ins_s)
 
     def _cpu_pct(self, status: ProcessStatus, now_ns: int) -> float:
-        """Of one core since the reading before; 0 at the first one."""
+        """CPU time of the process in % of one core, since the reading before; 0 at the first one."""
         before, self._spent = self._spent, (now_ns, status.cpu_ticks)
         if before is None or now_ns <= before[0]:
             return 0.0

@@ -30,12 +30,12 @@ COLLECT_S = 5
 """How long NCCL waits for its other processes: its own default."""
 
 DEADLINE_S = 15.0
-"""Of one report in all. NCCL takes up to twice COLLECT_S where processes do not answer."""
+"""Longest time of one report. NCCL takes up to twice COLLECT_S if processes do not answer."""
 
 CONNECT_S = 1.0
 
 MAX_BYTES = 1 << 18
-"""Of a report; a healthy one has 1 KiB, one that lists ten outliers of each kind some more."""
+"""Size of a report at most. A healthy one has 1 KiB, one that lists ten outliers of each kind some more."""
 
 TRIES = 8
 """Every NCCL process of a user on one host listens at the same port (SO_REUSEPORT): the kernel may choose one
@@ -183,7 +183,7 @@ Query = Callable[[tuple[str, int], Collection[int]], str]
 
 
 class RasClient:
-    """At most one query at a time. `query_at_stall` neither blocks nor raises."""
+    """Queries NCCL's RAS service at a stall, once at a time. `query_at_stall` neither blocks nor raises."""
 
     def __init__(
         self,

@@ -27,9 +27,9 @@ class ProcessStatus(NamedTuple):
     start: int
     """When it started; only to be compared for equality."""
     exit_status: int
-    """Of a zombie, as `os.waitstatus_to_exitcode` takes it; 0 without permission to read it."""
+    """Wait status of a zombie, as `os.waitstatus_to_exitcode` takes it; 0 without permission to read it."""
     parent: int = 0
-    """Its pid; 0 where it is outside this pid namespace."""
+    """Pid of its parent; 0: that is outside this pid namespace."""
     cpu_ticks: int = 0
     """CPU time of all its threads, in ticks of SC_CLK_TCK."""
     major_faults: int = 0
@@ -37,7 +37,7 @@ class ProcessStatus(NamedTuple):
     processor: int = 0
     """Where its main thread runs, or ran last."""
     resident_bytes: int = 0
-    """Of its memory, what is in RAM."""
+    """The part of its memory that is in RAM."""
 
 
 def boot_id() -> str:

@@ -17,15 +17,15 @@ GRACE_NS = 150_000_000
 """Between a process's exit and reporting it: its last messages may still be on their way."""
 
 SILENCE_NS = 3_000_000_000
-"""The same where the process was never seen (another pid namespace, or exited before its HELLO was read):
-only silence then shows that it has exited. Six heartbeats."""
+"""Six heartbeats. Only silence shows that a process has exited which was never seen: it is in another pid
+namespace, or had exited before its HELLO was read."""
 
 MAX_WATCHED = 1024
 """Processes of one host, one per rank: made-up HELLOs must not cost a check of each of them every second."""
 
 DESCRIPTORS_SHARE = 4
-"""Of the descriptors that this process may have, one in so many is for pidfds at most: past that a process
-is seen to have exited when it is checked, once a second."""
+"""One in so many of the descriptors that this process may have is for pidfds. Past that, the exit of a
+process is seen when it is checked, once a second."""
 
 STOPPED_CHECKS = 2
 """A debugger or profiler stops a process for a moment; what two checks in a row find is reported."""

@@ -27,7 +27,8 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD, MAX_STEP
 from ddptop.protocol.messages import Hello
 
 _HEAD = struct.Struct("=Q??")
-"""Of the file: steps, whether that is exact, whether the process exited in good order. Its HELLO follows."""
+"""Begin of the file: steps, whether that is exact, whether the process exited in good order. The HELLO of
+the rank follows."""
 
 _NAME = "ddptop-steps-"
 _MAX_BYTES = 64 * 1024

@@ -38,7 +38,7 @@ MOST_NATIVE = 3
 """C functions that are reported."""
 
 MAX_DUMP_BYTES = 4 << 20
-"""Of what py-spy writes, that is read: some 20 kB a thread with a deep stack."""
+"""Bytes that are read of what py-spy writes: a thread with a deep stack has some 20 kB."""
 
 Unread: TypeAlias = Literal["missing", "denied"]
 """Why the call of a process is not known: py-spy is not installed, or may not read the process."""

@@ -15,7 +15,7 @@ class CollectiveKind(NamedTuple):
     name: Text
     """`all_reduce`, `_allgather_base`, ..."""
     bytes: Size
-    """That this rank gives to each; 0: not known."""
+    """Bytes that this rank gives to each; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +44,4 @@ class Arrivals:
     """The step in which each was launched, counted from `first_step`."""
     kinds: Annotated[tuple[CollectiveKind, ...], MostItems(limits.MAX_COLLECTIVE_KINDS)]
     of_kind: Annotated[tuple[Count, ...], MostItems(limits.MAX_ARRIVALS)]
-    """Of which of `kinds` each is; a number beyond them: of another one."""
+    """Index in `kinds` of each; a number beyond them: it is of another kind."""

@@ -43,7 +43,7 @@ class GroupState(NamedTuple):
     """A process group as one of its ranks sees it."""
 
     name: Text
-    """The same on all of its ranks: torch's group name, `0` for the default group."""
+    """torch's name of the group, the same on all of its ranks: `0` for the default group."""
     backend: Text
     size: Count
     sequence: CountOrNone
@@ -61,7 +61,7 @@ class Operation(NamedTuple):
     name: Text
     """`all_reduce`, `broadcast`, ..."""
     sizes: Text
-    """Of its inputs: `[[1000]]`."""
+    """Sizes of its inputs: `[[1000]]`."""
     dtype: Text
     done: bool
     age_ms: Count
@@ -124,7 +124,7 @@ class SampledCall(NamedTuple):
     line: Count
     """0: a call of a library, whose lines are taken together."""
     function: Text
-    """Of a library with its module: `torch.save`."""
+    """Name of the function; with its module if it is of a library: `torch.save`."""
     parent: CountOrNone
     """Index of the call around it, which comes before it; -1: there is none."""
     samples: Count
@@ -139,7 +139,7 @@ class StackSamples:
     t_ns: Nanoseconds
     """When the last one was taken."""
     number: Identifier
-    """Of the ASK that they answer; 0: taken by the rank itself, in a step that lasts very long."""
+    """Number of the ASK that they answer; 0: taken by the rank itself, in a step that lasts very long."""
     step: Count
     """In which the first one was taken."""
     place: Text
@@ -148,7 +148,7 @@ class StackSamples:
     lasted_ms: Count
     """From the first look at the training thread to the last one."""
     held_ms: Count
-    """Of it: the sampling thread could not look, since the training thread held the interpreter lock."""
+    """The part of it in which the sampling thread could not look, since the training thread held the GIL."""
     calls: Annotated[tuple[SampledCall, ...], MostItems(limits.MAX_SAMPLED_CALLS)]
     """A call comes after the one around it."""
 
@@ -159,7 +159,7 @@ class Evidence:
 
     t_ns: Nanoseconds
     number: Identifier
-    """Of the ASK that it answers; 0: sent by the rank itself at its exit."""
+    """Number of the ASK that it answers; 0: sent by the rank itself at its exit."""
     step: Count
     phase: PhaseNumber
     bucket: CountOrNone

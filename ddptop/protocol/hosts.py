@@ -46,9 +46,9 @@ class Host:
     """Processors that the run may use."""
     memory_bytes: Size
     boot_id: Text
-    """Of the kernel, and of the pid namespace: those of two containers on one machine differ."""
+    """Boot of the kernel, and the pid namespace: those of two containers on one machine differ."""
     addresses: Texts = ()
-    """Of its network interfaces: the connections of other hosts lead to these."""
+    """Addresses of its network interfaces: the connections of other hosts lead to these."""
 
 
 MAX_LINKS = 4
@@ -72,7 +72,7 @@ class HostLink(NamedTuple):
     sent: Size
     """Segments with data, since the reading before, of connections that sent enough to carry gradients."""
     resent: Size
-    """Of these, how many were lost and sent again: without those that the other end had received already."""
+    """How many of these were lost and sent again, without those that the other end had received already."""
     delivery_bytes_s: Size
     """Largest delivery rate of a connection, as the kernel last measured it."""
     silent_ms: Size = 0
@@ -87,13 +87,13 @@ class HostUsage:
 
     t_ns: Nanoseconds
     cpu_pct: Quantity | None
-    """Of all its processors, since the reading before."""
+    """Use of all its processors, since the reading before."""
     memory_used_bytes: Size | None
     received_bytes_s: Quantity | None
     """Through all network interfaces but the loopback; likewise below."""
     sent_bytes_s: Quantity | None
     round_trip_ns: Nanoseconds | None
-    """Of the newest clock exchange with the collector."""
+    """Round trip of the newest clock exchange with the collector."""
     kept: Count
     """Messages of its ranks that the collector has not acked."""
     local_recording: Text | None
@@ -102,7 +102,7 @@ class HostUsage:
     """Step rows whose bucket detail the agent has left out: the collector asked for it, or its own recording
     was near the limit."""
     links: Annotated[tuple[HostLink, ...], MostItems(MAX_LINKS)] | None = None
-    """Of the ranks to other hosts, MAX_LINKS at most; None: not read this time."""
+    """Links of its ranks to other hosts, MAX_LINKS at most; None: not read this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,6 @@ class About:
 
     rank: RankNumber
     session: Identifier
-    """Of the rank's process."""
+    """Session of the rank's process."""
     body: bytes
     """The encoded message."""

@@ -36,7 +36,7 @@ MAX_CELLS = 4 * 1024
 """Integers of bucket detail in one row: three per all-reduce."""
 
 CURVE_KEY_CHARACTERS = 40
-"""Of a CURVE key in Z85."""
+"""Characters of a CURVE key in Z85."""
 
 MAX_TEXT = 512
 """Characters in one text field."""

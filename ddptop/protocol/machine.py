@@ -14,7 +14,7 @@ class Usage:
     t_ns: Nanoseconds
     rss_bytes: Size
     cpu_pct: Quantity
-    """Of one core, since the reading before."""
+    """CPU time in % of one core, since the reading before."""
     throttled_pct: Quantity | None = None
     """Share of the periods of its cgroup's CPU quota, since the reading before, in which that was used up.
     None: not known, or no quota."""
@@ -29,7 +29,7 @@ class Usage:
     """Share of the newest readings, one a second, that found its main thread in state D: it waits for a disk,
     a network file system or a device, and no signal wakes it. None before there are enough of them."""
     swapped_bytes: Size | None = None
-    """Of its memory what is in swap."""
+    """The part of its memory that is in swap."""
     swap_ins_s: Quantity | None = None
     """Pages that its host has read back from swap, per second since the reading before."""
     clock_pct: Quantity | None = None

@@ -67,7 +67,7 @@ class FieldType(NamedTuple):
     """How the values of a field stand in an array."""
 
     dtype: type
-    """Of numbers that may be None float64, with NaN for None; of texts object."""
+    """float64 for numbers that may be None, with NaN for None; object for texts."""
     restore: Callable[[float], Any] | None
     """From such a number to what was sent; None: the array holds what was sent."""
 
@@ -97,7 +97,7 @@ FIELD_TYPES: dict[type[Message], tuple[FieldType, ...]] = {
     kind: tuple(_field_type(get_type_hints(kind, include_extras=True)[name]) for name in NAMES[kind])
     for kind in COLUMNS
 }
-"""Of each field of COLUMNS, in their order."""
+"""Types of the fields of each kind of COLUMNS, in their order."""
 
 
 class Readings(NamedTuple):

@@ -130,7 +130,7 @@ class Hello:
     pid: ProcessId
     device: Text
     backend: Text
-    """Of the process group: `gloo`, `nccl`."""
+    """Backend of the process group: `gloo`, `nccl`."""
     timing_path: Text
     """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below it)."""
     monotonic_ns: Nanoseconds
@@ -205,8 +205,8 @@ class OwnTime(NamedTuple):
     """No time: which optimizer of the rank stepped first in it, from 0 in the order in which they first
     stepped. -1: not known."""
     buffers: int = -1
-    """Of what was waited in collectives (`waited_...`), how much was in DDP's broadcasts of buffers. -1: not
-    known."""
+    """The part of what was waited in collectives (`waited_...`) that was in DDP's broadcasts of buffers. -1:
+    not known."""
 
 
 MEASURED_TOGETHER = 9
@@ -307,7 +307,7 @@ class Progress:
     cost_us: Quantity
     """Own cost per step: training threads and publisher CPU, over the last seconds; 0: not known yet."""
     cost_pct: Quantity
-    """The same as a share of the step time."""
+    """`cost_us` as a share of the step time, in %."""
     failures: Count
     """Exceptions of our own that were caught at the training boundary."""
     activity: ActivityNumber = 0

@@ -31,7 +31,7 @@ class MostItems:
 
 
 Count: TypeAlias = Annotated[int, Range(0, limits.MAX_STEP)]
-"""Of steps, records, failures: anything that counts from 0."""
+"""Number of steps, records, failures: anything that counts from 0."""
 CountOrNone: TypeAlias = Annotated[int, Range(-1, limits.MAX_STEP)]
 """-1: there is none, or it is not known."""
 Interval: TypeAlias = Annotated[int, Range(1, limits.MAX_STEP)]

@@ -81,7 +81,7 @@ class SinceStart(NamedTuple):
     at_ns: int
     """When the newest message arrived, on the collector's clock."""
     shadow_steps: tuple[int, ...]
-    """Of each shadow block the number of its last step, and below what the recorder costs, as a share."""
+    """Number of the last step of each shadow block; below, what the recorder costs by it, as a share."""
     shadow_shares: tuple[float, ...]
     bad_losses: tuple[BadLoss, ...]
     straggler: FlaggedSince | None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
     Numbers = NDArray[np.signedinteger[Any]]
-    """Of 32 bits where they came in columns: sums are to be made in 64."""
+    """32-bit integers where they came in columns: sums are to be made in 64."""
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 

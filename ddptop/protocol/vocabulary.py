@@ -90,7 +90,7 @@ Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating", "rare"]
 """How a straggler is late: in most steps, now and then, ranks in turn, or in few steps by very much."""
 
 Severity: TypeAlias = Literal["info", "warning", "critical"]
-"""Of alerts and events."""
+"""How grave an alert or event is."""
 
 Sign: TypeAlias = Literal["good", "busy", "doubt", "warning", "critical"]
 """How a verdict is marked. `good`: nothing to act on; `busy`: no result yet; `doubt`: inexact figures."""

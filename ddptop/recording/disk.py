@@ -22,7 +22,7 @@ SYNC_EVERY_S = 5.0
 """What a crash of the machine may cost; a crash of the collector costs nothing that was written."""
 
 COPY_BYTES = 1 << 20
-"""Of a deleted file, at a time."""
+"""Bytes of a deleted file that are copied at a time."""
 
 END_ROOM_BYTES = 32 << 10
 """Room on the disk that is kept for the end of a recording: how the run ended, and why the recording stopped.
@@ -148,7 +148,7 @@ class KeptRoom:
 
 
 SPARE_SLACK_BYTES = 8 << 10
-"""Of a spare file more is cut off than is needed: file systems give room back in blocks."""
+"""Bytes of a spare file that are cut off beyond what is needed: file systems give room back in blocks."""
 
 KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE of fallocate(2): the blocks lie behind the end of the file."""

@@ -45,7 +45,7 @@ SAMPLED = ("wait_ms", "transfer_ms", "own_backward_ms", "busbw_gbps")
 
 MOST_MARKS = 500
 MOST_CHARACTERS = 500
-"""Of the message of one event."""
+"""Characters of the message of one event at most."""
 
 
 class PastEvent(NamedTuple):

@@ -119,8 +119,7 @@ TAIL_NS = 10 * NS
 
 
 FIRST_ROWS = 20_000
-"""So many step rows are read from the start on for a ledger of which no sums are recorded: half a second of
-work."""
+"""Step rows that are read from the start on for a ledger without recorded sums: half a second of work."""
 
 STEPS_BEFORE, REPORTED_NS = 64, 2_000_000_000
 """A rank reports a step at most so many steps, or so long, before the last rank does: ranks send what they

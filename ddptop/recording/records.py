@@ -122,7 +122,7 @@ class BlockBuilder:
 
     @property
     def essential_records(self) -> bytes:
-        """Those of its records that are to be stored twice."""
+        """The records of the block that are to be stored twice."""
         return b"".join(self._essential)
 
     def build_block(self) -> tuple[BlockSummary, bytes | memoryview]:
@@ -149,7 +149,7 @@ def read_block(descriptor: int, entry: BlockEntry) -> tuple[bytes, bool, int]:
 
 
 def read_copy(descriptor: int, entry: BlockEntry) -> bytes:
-    """Those records of a block that are stored twice; none where there is no copy. Raises OSError."""
+    """The records of a block that are stored twice; none where there is no copy. Raises OSError."""
     end = min(os.fstat(descriptor).st_size, entry.offset + COPY_WITHIN * MAX_PAYLOAD)
     for frame in islice(walk_frames(descriptor, entry.offset, end), COPY_WITHIN):
         if frame.kind == COPY:
@@ -222,7 +222,7 @@ _CheckedRecord = tuple[
     Annotated[bytes, msgspec.Meta(max_length=MAX_RANK_MESSAGE_BYTES)],
 ]
 _LEAST_BYTES = 6
-"""Of a record."""
+"""Fewest bytes of a record."""
 _decode_records = msgspec.msgpack.Decoder(list[_CheckedRecord]).decode
 
 
@@ -269,7 +269,7 @@ def count_records(raw: bytes) -> int:
 
 
 RECORD_LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
-"""Of t_ns, rank, session and seq."""
+"""Least and largest t_ns, rank, session and seq."""
 
 
 def _are_records(records: Sequence[Any]) -> bool:
@@ -302,7 +302,8 @@ UNPACKED_TIMES = 24
 """Records of our own are compressed to a fourth; those of 512 ranks that differ in nothing to a fifteenth,
 and some of their blocks to a twentieth."""
 UNPACKED_BYTES = 128 << 20
-"""So much more the blocks of a file may unpack to in all: 4,096 ranks that send the same 32 kB of stacks."""
+"""Bytes more that the blocks of a file may unpack to in all: 4,096 ranks that send the same 32 kB of
+stacks."""
 
 
 class TooMuchUnpacked(RecordingError):
@@ -317,7 +318,7 @@ class UnpackedSize:
         self._excess_of: dict[int, int] = {}
         """By offset, of parts that are larger than that: a recording has few."""
         self.excess_bytes = 0
-        """Of all of them together."""
+        """By how much all of them together are larger."""
 
     def note_part(self, offset: int, packed_bytes: int, unpacked_bytes: int) -> None:
         """Note a part, however often it is read. Raises TooMuchUnpacked past `most_bytes` for the file."""

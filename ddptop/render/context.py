@@ -37,7 +37,7 @@ _PLACES = {state: words.attention for state, words in STATES.items() if words.at
 """Places of the states that need attention."""
 
 _MISSING = {"waiting": 4}
-"""The same while ranks are missing."""
+"""Places of the states that need attention only while ranks are missing."""
 
 
 @dataclass(frozen=True)

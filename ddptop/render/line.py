@@ -176,7 +176,7 @@ class Line:
         return self
 
     def mapped(self, change: Callable[[str], str]) -> Line:
-        """The same line in letters that a function changes cell for cell; it cannot be clicked."""
+        """This line in letters that a function changes cell for cell; it cannot be clicked."""
         line = Line(ground=self.ground)
         for text, role in self.pieces:
             line.add(change(text), role)

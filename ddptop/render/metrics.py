@@ -29,12 +29,12 @@ HOST_FIELDS = {figure.title: figure for figure, _ in figures_shown(lambda one: o
 """What the columns of hosts are, by title."""
 
 BUCKET_FIELDS = {figure.title: figure for figure, _ in figures_shown(lambda one: one.screen, BUCKET_FIGURES)}
-"""The same of the table of buckets."""
+"""What the columns of buckets are, by title."""
 
 PROCESS_GROUP_FIELDS = {
     figure.title: figure for figure, _ in figures_shown(lambda one: one.screen, PROCESS_GROUP_FIGURES)
 }
-"""The same of the table of process groups."""
+"""What the columns of process groups are, by title."""
 
 
 class Meaning(NamedTuple):

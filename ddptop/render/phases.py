@@ -32,7 +32,7 @@ class StepPart:
     name: str
     glyph: str
     plain: str
-    """The same in ASCII."""
+    """The glyph in ASCII."""
     role: Role
 
 

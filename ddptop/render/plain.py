@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ddptop.render.phases import Breakdown
 
 LAST_EVENTS = 6
-"""Of what happened; the recording has the rest."""
+"""Newest events that are shown; the recording has the rest."""
 
 MAX_CALLS = 12
 """Calls of a stack, innermost first."""
@@ -62,10 +62,10 @@ MIN_WIDTH = 60
 """Stacks in fewer columns than this are useless."""
 
 MAX_RANK_ROWS = 64
-"""Beyond this, healthy ranks are only counted."""
+"""Ranks beyond which healthy ones are only counted."""
 
 MAX_RANKS_OF_HOSTS = 16
-"""Beyond that, in a run over several hosts: the worst rank of each of so many hosts."""
+"""Hosts whose worst rank has a row, in a run over several hosts with more ranks."""
 
 MAX_BUCKET_ROWS = 32
 

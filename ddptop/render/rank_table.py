@@ -45,7 +45,8 @@ def figure_values(context: RenderContext, figure: Figure) -> Column:
 
 
 def table_values(context: RenderContext, figure: Figure) -> Column:
-    """The same as tables show them: NaN also where they would compare clocks that cannot be compared."""
+    """(ranks,) values of a figure as tables show them: NaN also where they would compare clocks that cannot
+    be compared."""
     values = figure_values(context, figure)
     is_unknown = figure.compares_clocks and context.frame.group.clock_free
     return np.full_like(values, np.nan) if is_unknown else values

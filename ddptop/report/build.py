@@ -66,8 +66,8 @@ BEFORE_STALL = 8
 """Blocks that are read before the one with the last step before a stall: in them every rank reports it."""
 
 AROUND_EXIT = 3
-"""The same before and after an exit, where ranks have sent what they had: in a run of many restarts most
-steps would be read for these."""
+"""Blocks that are read before and after an exit, where ranks have sent what they had. With more, most steps
+of a run with many restarts would be read for these."""
 
 
 def read_report(recording: Recording) -> Report:

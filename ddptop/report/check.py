@@ -30,9 +30,9 @@ WARM_UP = 20
 """First steps of a run that are not compared, at most a tenth: caches, compilation, new workers."""
 
 STEP_CONFIDENCE = 0.97
-"""Of the interval of the step time, two-sided. With 0.95 up to 6.5 % of 200 pairs of equal runs were called
-slower instead of 2.5 %, where neighbours correlate by 0.9 or more: their blocks are few and the error of the
-median is taken for too small. Measured by `python -m tests.benchmarks.bench_check`."""
+"""Confidence of the interval of the step time, two-sided. With 0.95 up to 6.5 % of 200 pairs of equal runs
+were called slower instead of 2.5 %, where neighbours correlate by 0.9 or more: their blocks are few and the
+error of the median is taken for too small. Measured by `python -m tests.benchmarks.bench_check`."""
 
 
 class CheckedFigure(NamedTuple):
@@ -54,7 +54,7 @@ FIGURES = (
     CheckedFigure("stalled_s", "s", "time in stalls"),
     CheckedFigure("own_cost_pct", "%", "cost of ddptop itself"),
 )
-"""Those by step are medians over the steps. A limit has one of these names."""
+"""Figures of a check. Those of steps are medians over the steps. A limit has one of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Result:
     outcome: Outcome
     new: float | None
     reference: float | None
-    """Of the base, or the limit."""
+    """Value of the base, or the limit."""
     more: float | None = None
     """New less reference, and the interval of that; None: unknown, or without an interval."""
     low: float | None = None

@@ -117,8 +117,8 @@ class StragglerSummary:
     excess_ms: tuple[float | None, ...] = ()
     """Its excess over the run, one mean for each of `spans`; empty: not known in any."""
     rare: RareSlowness | None = None
-    """Of pattern `rare`: its slow steps. `cost_pct` is of the run's time then, and `lateness_ms` what the
-    others waited in such a step."""
+    """With pattern `rare`: its slow steps. `cost_pct` is then a share of the run's time, and `lateness_ms`
+    what the others waited in such a step."""
     group: str = ""
     """As in the frame's `Straggler`."""
     differs: tuple[str, ...] = ()
@@ -163,8 +163,8 @@ class RankSummary:
     state: str
     lost_records: int | None
     means: Mapping[str, float | None]
-    """Of each figure that the report has (`Figure.in_report`), by its key: the mean of the windows' values;
-    None: unknown, such as own times in a recording of 0.1.0. JSON has them among the rank's own fields."""
+    """Mean of the windows' values of each figure that the report has (`Figure.in_report`), by its key. None:
+    unknown, such as own times in a recording of 0.1.0. JSON has them among the rank's own fields."""
 
     @property
     def step_ms(self) -> float | None:
@@ -194,7 +194,7 @@ class HostSummary:
     worst_rank: int | None
     """Its rank with the largest excess."""
     excess_ms: float | None
-    """Of that rank."""
+    """Excess of that rank."""
     clock_bound_ms: float | None
     """The largest bound of its clock in any sample; None, as below: it is the collector's own, or was not
     compared."""
@@ -247,7 +247,8 @@ class Communication:
     late_no_sync: bool = False
     """`no_sync()` enclosed backward and not its forward at some time."""
     buffers_ms: float | None = None
-    """Of exposed transfer, what DDP's broadcasts of buffers take; None: a recording of an earlier version."""
+    """What DDP's broadcasts of buffers take of the exposed transfer; None: a recording of an earlier
+    version."""
     sync_ms: float | None = None
     """In the script's own collectives, waiting and moving: no part of exposed communication."""
 

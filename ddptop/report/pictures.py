@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.report.tables import BesideOthers
 
 WIDTH, HEIGHT = 1000.0, 100.0
-"""Of a picture in its own units."""
+"""Size of a picture in its own units."""
 
 REST = "heat1"
 """The role of what is no phase: the rest of a step, and the other ranks' bars beside a straggler's."""

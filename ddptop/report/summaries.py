@@ -216,7 +216,7 @@ class _StepWithoutLosses(NamedTuple):
 
     no_straggler_ms: float | None
     low_ms: float | None
-    """Of `no_straggler_ms`: the ends of its 95 % interval."""
+    """Low end of the 95 % interval of `no_straggler_ms`; below, the high end."""
     high_ms: float | None
     no_exposed_comm_ms: float | None
     both_ms: float | None
@@ -365,7 +365,7 @@ class _FlaggedTime:
 
     def __init__(self, rank: int, samples: Sequence[Sample], table: StepTable) -> None:
         self.elements: Indices = np.flatnonzero(table.rank == rank)
-        """Of the table of steps."""
+        """Rows of the table of steps in which this rank is flagged."""
         counts = np.bincount(
             table.flagged_by[self.elements], weights=table.steps[self.elements], minlength=len(samples)
         )

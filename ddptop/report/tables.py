@@ -34,7 +34,7 @@ MAX_RANKS = 5
 """Rows of the table of ranks; `--json` has all."""
 
 MAX_HOSTS = 8
-"""Likewise of the table of hosts."""
+"""Rows of the table of hosts at most."""
 
 MAX_BUCKETS = 8
 """More buckets than this are grouped by size."""
@@ -48,7 +48,7 @@ BUCKET_COLUMNS = figures_shown(lambda figure: figure.report, BUCKET_FIGURES)
 """Columns of buckets, beside those that say which they are."""
 
 HOST_COLUMNS = figures_shown(lambda figure: figure.report, HOST_FIGURES)
-"""Likewise of hosts."""
+"""The figures that the report's table of hosts shows, and how."""
 
 COLUMNS = figures_shown(lambda figure: figure.report)
 LATENESS = RANK_FIGURES["lateness_ms"]
@@ -94,7 +94,7 @@ class BesideOthers:
     slow: StragglerSummary
     own: dict[str, float]
     usual: dict[str, float]
-    """Of the others."""
+    """Median of the other ranks."""
     flagged_s: float | None
     """Unix seconds at which it was flagged."""
     near: tuple[LoggedEvent, ...]
@@ -174,7 +174,7 @@ def host_table(report: Report, width: int) -> list[str]:
 
 
 def worst_hosts(report: Report) -> list[HostSummary]:
-    """Those that were silent first, then by the excess of their worst rank."""
+    """The hosts of a report: those that were silent first, then by the excess of their worst rank."""
     return sorted(report.hosts, key=lambda host: host.trouble, reverse=True)
 
 

@@ -33,7 +33,7 @@ FIRST_S = 150.0
 """How long the first connection may take until ddptop answers: sshd gives a user 120 s to log in."""
 
 AGAIN_S = 30.0
-"""The same for a later one, which asks no question."""
+"""How long a later connection may take, which asks no question."""
 
 SILENT_S = 2.0
 """A connection counts as broken after this silence. The far end sends at least one beat every BEAT_S."""
@@ -88,7 +88,7 @@ class Remote:
     first: Sequence[str]
     """The command that reaches it, for the first time."""
     again: Sequence[str]
-    """The same without any question to the user."""
+    """The command that reaches it without any question to the user."""
     program: str = "ddptop"
     """What starts ddptop there."""
     shell: bool = False
@@ -120,7 +120,7 @@ class RemoteLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: FramePipe | None = None
         self._hello: RelayHello | None = None
-        """Of this connection; None: it is being made."""
+        """What the far end has sent first on this connection; None: nothing yet."""
         self._states: deque[State] = deque()
         self._beats = 0
         self._errors = b""

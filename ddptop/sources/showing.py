@@ -30,7 +30,8 @@ FOLLOW_S = 0.5
 BACKFILL_S = 0.02
 """The early history is read in pieces this long and with pauses as long: the screen needs the GIL."""
 MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
-"""Beyond the largest speed there is only `math.inf`: as fast as the file can be read, nothing left out."""
+"""Least and largest speed. Beyond it there is only `math.inf`: as fast as the file can be read, nothing left
+out."""
 
 
 class Controls:

@@ -39,7 +39,7 @@ DEADLINE_S = 120.0
 
 REPORT_S = 0.02
 REPORTED = 32
-"""Of the forwards (or backwards) with other numbers, the last ones."""
+"""Newest forwards (or backwards) that are reported, with different numbers of collectives."""
 
 
 def begin(folder: str, number: str) -> None:

@@ -66,7 +66,7 @@ LONGER_GAP = 5 / 4
 not change the pattern from batch to batch, which ranks do not do at the same step."""
 
 WATCHED_STEPS = 72
-"""So many steps are recorded one after the other where steps have become longer: a delay of 15 % of the step
+"""Steps that are recorded one after the other where steps have become longer: a delay of 15 % of the step
 takes 56 (`STEPS_NEEDED`)."""
 
 LONGER_STEP = 17 / 16
@@ -158,21 +158,21 @@ class Budget:
         self.marks_every = 1
         """How often a step is marked on the device; a power of two, 1 unless it waits for the host."""
         self.device_waits = False
-        """Whether it does, by the last marked steps; set by the publisher."""
+        """Whether the device waits for the host, by the last marked steps; set by the publisher."""
         self.report_every = EACH_PERIOD
         """In so many periods the publisher takes the finished steps once."""
         self.reading_share = 0.0
-        """Of the time that reads of torch's flight recorder take, in which the GIL is held. A median of
-        batches would show nothing of one that comes every 8 s. Set by the publisher."""
+        """Share of the time that reads of torch's flight recorder take, in which the GIL is held. A median of
+        batches would show nothing of a read that comes every 8 s. Set by the publisher."""
         self.stack_share = 0.0
-        """Of a core that the present series of stack samples takes: in its own seconds it counts in full.
-        Set by the publisher."""
+        """Share of a core that the present series of stack samples takes: in its own seconds it counts in
+        full. Set by the publisher."""
         self.step_ns = 0.0
         """The median step; 0 while not known."""
         self.cost_us = 0.0
-        """Per step: training threads and publisher."""
+        """Own cost per step, in us: training threads and publisher."""
         self.cost_pct = 0.0
-        """The same as a share of step time."""
+        """Own cost per step as a share of step time, in %."""
         self.full_detail = full_detail
         """Whether every step is to have bucket detail, whatever it costs."""
         self._steps = 0
@@ -195,7 +195,8 @@ class Budget:
         self._watched_steps = 0
         """Steps that are still to be recorded because steps have become longer."""
         self._saved_ns = 0.0
-        """Of the budget so far, WATCHED_STEPS recorded steps at most: what those may take."""
+        """What is left of the budget so far, in ns: for watched steps, WATCHED_STEPS recorded ones at
+        most."""
         self._measured_here = 0
         """Detailed steps whose cost was measured since `every` last changed."""
 

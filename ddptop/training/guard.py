@@ -47,7 +47,7 @@ class Guard:
 
 
 guard = Guard()
-"""Of this process; a forked child inherits the count of its parent."""
+"""The guard of this process; a forked child inherits the count of its parent."""
 
 
 def run_after_fork(*steps: Callable[[], object]) -> None:

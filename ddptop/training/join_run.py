@@ -210,7 +210,7 @@ class CollectorKeeper:
 
 
 collector_keeper = CollectorKeeper()
-"""Of this process."""
+"""The one of this process."""
 
 
 def _agent_command(folder: Path) -> Sequence[str]:
@@ -292,4 +292,4 @@ def _write_role(folder: Path, job: Job, collects: bool) -> None:
 
 
 rank_exchange = RankExchange()
-"""Of this process."""
+"""The one of this process."""

@@ -91,7 +91,7 @@ class LauncherNotices:
         self._wake = threading.Event()
         self._socket: EndNotices | None = None
         self._launchers: list[str | bytes] = []
-        """Those that have given notice and are not answered yet."""
+        """Launchers that have given notice and are not answered yet."""
 
     def open_socket(self, folder: Path, session: int) -> None:
         """From now on launchers can give notice, where the system has such sockets. Without one, steps of

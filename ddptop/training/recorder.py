@@ -81,7 +81,7 @@ DETAIL = int(Flag.DETAIL)
 FIRST_BATCH = int(Flag.FIRST_BATCH)
 
 MANY_STAMPS = 512
-"""Of one step: more are handed over before its end. A plain step has ten."""
+"""Stamps of one step that are kept until its end: more are handed over before. A plain step has ten."""
 
 MOST_OPTIMIZERS = 8
 """Most optimizer steps between two DDP forwards that are usual."""
@@ -94,14 +94,15 @@ MANY_OPTIMIZERS = 64
 """Optimizers that are told apart: a script may make new ones for ever."""
 
 ALIKE_STEPS = 8
-"""So many steps in a row that one and the same optimizer has ended: the next ones will be like them."""
+"""Steps in a row that one and the same optimizer has ended: the next ones will be like them."""
 
 FEW_PASSES = 8
 """Backwards without a DDP model and without an optimizer that are no training yet: a script may try its model
 before it makes either."""
 
 EVALUATING = 63
-"""So many batches and one more without a training forward are handed over together: a power of two less 1."""
+"""Batches without a training forward that are handed over together, less one. It is a mask: a power of two
+less 1."""
 
 
 class Recorder:
@@ -184,7 +185,8 @@ class Recorder:
         self.gc_pauses = GcPauses()
         self.elements = Elements()
         self.stamps: list[int] = []
-        """Of the running step: moments of CLOCK_MONOTONIC in ns, each with its event in the lowest bits."""
+        """Stamps of the running step: moments of CLOCK_MONOTONIC in ns, each with its event in the lowest
+        bits."""
         self._put = self.stamps.append
         self._entries = 0
         self.on = RecorderCalls(self)

@@ -73,7 +73,7 @@ class Milestone(NamedTuple):
 
 
 _noted: deque[Milestone] = deque(maxlen=64)
-"""Those that are not sent yet."""
+"""Milestones that are not sent yet."""
 _names: set[str] = set()
 
 
@@ -268,7 +268,7 @@ def _budget_pct() -> float:
 _current: StartReport | None = None
 _waiting: AwaitedNumber | None = None
 _job_address = ("", "")
-"""Of the job's store, as the launcher says; a script may set another one for itself."""
+"""Host and port of the job's store, as the launcher says; a script may set another one for itself."""
 _beginning = threading.Lock()
 """Held where a thread and the training thread may both begin the reports."""
 _loading = threading.Lock()

@@ -20,7 +20,7 @@ Entry: TypeAlias = tuple[int, tuple[int, ...], "tuple[Any, ...] | None"]
 step ends with them."""
 
 UnseenStep: TypeAlias = tuple[int, int]
-"""Of a step of which only the end was seen: its number, and when it ended, in ns."""
+"""A step of which only the end was seen: its number, and when it ended, in ns."""
 
 (
     STAMP_DATA, STAMP_DATA_END, STAMP_FORWARD, STAMP_FORWARD_END,
@@ -50,7 +50,7 @@ LAST_GRADIENT, WAIT, WAIT_END, BUFFERS = range(6, 10)
 borders of waits in the script's own collectives and, from BUFFERS to WAIT_END, in DDP's broadcasts."""
 
 UNSTAMPED, SPOILT = -1, -2
-"""Of a backward: its last gradient has not come yet; the moment of it cannot be known."""
+"""In place of the moment of a backward's last gradient: it has not come yet; it cannot be known."""
 
 QUEUE_STEPS = 8192
 """Finished steps that wait for the publisher: 25 s of 3 ms steps. Then the oldest is dropped, which the
@@ -159,8 +159,8 @@ class Losses:
         self._common: set[int] | None = None
         """Divisors of all losses of the step; None: there is none yet."""
         self._micro_steps = 1
-        """Of the last step whose losses were divided by their number. The last step of an epoch may have
-        fewer, which the script divides by the usual number."""
+        """Micro-steps of the last step whose losses were divided by their number. The last step of an epoch
+        may have fewer, whose losses the script divides by the usual number."""
         self._unread_steps = FIRST_STEPS
         self._sum = 0.0
         self._count = 0

@@ -35,7 +35,8 @@ MOST_REPORTS = 200
 """Reports of a process besides those."""
 
 CHECKED_BYTES = 16 * 1024
-"""Of each checked parameter, from its begin: 4 us. Unreduced gradients soon change the first ones, too."""
+"""Bytes of each checked parameter that are read, from its begin: 4 us. Unreduced gradients soon change these,
+too."""
 
 USUAL_AFTER = 8
 """Backwards in a row with more forwards than usual, after which so many are usual."""
@@ -55,7 +56,8 @@ class WatchedModel:
         self.forwards = 0
         """DDP forwards with gradients since the last backward."""
         self.training_forwards = self.prepared_forwards = 0
-        """Those of them in training mode, and those of these that have prepared the reducer."""
+        """How many of these forwards were in training mode, and how many of those have prepared the
+        reducer."""
         self.usual_forwards: int | None = None
         """How many of them come before a backward; None: there was no backward yet."""
         self.backwards_with_more = 0

@@ -19,7 +19,7 @@ MOST = 32
 """Different warnings that one process reports: a text with a number in it must not fill the events."""
 
 CHARACTERS = 300
-"""Of one warning, which is shown in one line; stderr has the whole text."""
+"""Characters of one warning, which is shown in one line; stderr has the whole text."""
 
 NEEDLESS_SEARCH = (
     "find_unused_parameters=True was specified in DDP constructor, "
@@ -58,7 +58,7 @@ class WarningLog:
 
 
 collected = WarningLog()
-"""Of this process."""
+"""The log of this process."""
 
 
 def listen_to_warnings() -> None:

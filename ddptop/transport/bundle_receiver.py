@@ -66,10 +66,10 @@ ALL_WINDOWS_BYTES = 64 << 20
 """Shared by all agents: what they may have sent and not acked together, as far as WINDOW_BYTES goes."""
 
 DRAIN_BYTES = 2 << 20
-"""Of bundles that are read at a time: decoded they take some ten times as much."""
+"""Bytes of bundles that are read at a time: decoded they take some ten times as much."""
 
 FEWEST_TOGETHER = 100
-"""So many entries that are read at a time take less CPU time together."""
+"""Fewest entries, read at a time, that take less CPU time together than one by one."""
 
 # Those of which only the newest counts, so that they need neither a number nor an ack.
 _NOT_NUMBERED = {traits.code for traits in TRAITS.values() if traits.is_reading and not traits.is_numbered}

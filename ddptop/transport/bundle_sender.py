@@ -123,9 +123,9 @@ class BundleSender:
         self._sent_ns = 0
         self._advanced_ns = 0
         self.epoch: int | None = None
-        """Of the collector; None: it has not answered yet."""
+        """Random number of the collector process; None: it has not answered yet."""
         self.detail_every = 1
-        """As the collector has announced it, for the ranks."""
+        """Bucket detail is taken in one of so many steps, as the collector announces it to the ranks."""
         self.thin = 0
         """How far bucket detail is to be thinned out; 0: not at all."""
         self.replied_ns: int | None = None

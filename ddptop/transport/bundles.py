@@ -32,12 +32,12 @@ MAX_BUNDLE_BYTES = 1 << 20
 """A sender begins a new bundle before its bodies exceed this; the last one may, by one message."""
 
 MAX_ENTRIES = 16_384
-"""Of a bundle: with heads and bodies it takes MAX_WIRE_BYTES at most."""
+"""Entries of a bundle at most: with heads and bodies it takes MAX_WIRE_BYTES at most."""
 
 HEAD_COLUMNS = (("sessions", "<i8"), ("seqs", "<i8"), ("ranks", "<i4"), ("backs", "<u4"), ("lengths", "<u4"))
 """The columns of the heads, one after the other."""
 HEAD_BYTES = 8 + 8 + 4 + 4 + 4
-"""Of an entry. A whole bundle without entries is shorter."""
+"""Bytes of the head of an entry. A whole bundle without entries is shorter."""
 
 MAX_WIRE_BYTES = MAX_BUNDLE_BYTES + MAX_RANK_MESSAGE_BYTES + MAX_ENTRIES * HEAD_BYTES + 64
 
@@ -79,9 +79,9 @@ class Reply(NamedTuple):
     window_bytes: int
     """How much the agent may have sent and not acked."""
     t0_ns: int
-    """Of the newest bundle, by the agent's clock; 0: no bundle is echoed."""
+    """When the agent sent its newest bundle, by its clock; 0: no bundle is echoed."""
     t1_ns: int
-    """When that was read, by the collector's clock."""
+    """When that bundle was read, by the collector's clock."""
     t2_ns: int
     """When this was sent, by the collector's clock."""
     acks: tuple[tuple[int, int], ...] = ()

@@ -36,8 +36,8 @@ HORIZON_NS = 2_000_000_000
 """An estimate has to hold so long: the agent sends one every second, and may be late."""
 
 SHORTEST_PERIOD_NS, PERIOD_NS = 250_000_000, 8_000_000_000
-"""Of the exchanges of a period the one with the shortest round trip is kept. A period is a quarter of the
-time since the first exchange within these limits, so that the drift is soon known."""
+"""Shortest and longest period. Of its exchanges the one with the shortest round trip is kept. Within these
+limits a period is a quarter of the time since the first exchange, so that the drift is soon known."""
 
 KEPT = 32
 """Periods that are kept: the last four minutes. A round trip of 0.2 ms gives the drift to about 1 ppm, one of

@@ -126,8 +126,8 @@ class AckedReceiver(Refusals):
         self.detail_every = 1
         """Announced in every ACK: the group's largest sampling interval."""
         self.one_part = False
-        """Of STEPS with wrong rows only the longest part is given: a link onwards takes each number once. And
-        all are decoded by themselves, without numpy."""
+        """Whether of STEPS with wrong rows only the longest part is given: a link onwards takes each number
+        once. Then each message is decoded by itself, without numpy."""
         self._doubted: set[int] = set()
         """Known sessions whose last STEPS were not valid: their next ones are decoded alone first, so that
         not all that are read with them are decoded twice."""

@@ -26,7 +26,7 @@ RESEND_S = 1.5
 four times a second; through an agent, of which it has more than 16, an ACK may take 1.25 s."""
 
 RESEND_CLOSING_S = 0.25
-"""The same at the end, when time is short: the collector acks a BYE as soon as it has read it."""
+"""RESEND_S at the end, when time is short: the collector acks a BYE as soon as it has read it."""
 
 REWIND_S = 0.1
 """Least time between two rewinds: a burst of NACKs about one hole answers one resend."""
@@ -63,12 +63,12 @@ class AckedSender:
         self.asked = 0
         """Number of the collector's newest ASK for evidence; 0: none came."""
         self.asked_samples = 0
-        """Likewise of its newest ASK for samples."""
+        """Number of its newest ASK for stack samples; 0: none came."""
         self.dropped = 0
         """Messages given up: pushed out of the window, or too large to be sent at all."""
         self._dealer = Dealer(endpoint, max_bytes=MAX_RANK_MESSAGE_BYTES)
         self._connections = 0
-        """Of the dealer's, the last over which the HELLO was sent or is to be sent."""
+        """Number of the dealer's connection over which the HELLO was last sent, or is to be sent."""
         self._closed = False
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 LEAST_ROUTES = 1024
-"""So many connections are numbered before those that no session has any more are left out."""
+"""Connections that are numbered before those without a session are forgotten."""
 
 
 class SessionColumns:

@@ -71,7 +71,7 @@ class ReceivedSessions:
         """By owner, oldest first."""
         self._to_answer: set[int] = set()
         self._waiting: set[int] = set()
-        """Those whose messages are not safe yet."""
+        """Sessions whose messages are not safe yet."""
 
     def note_recorded(self, name: int, seq: int) -> None:
         """The session is recorded up to `seq`; before its HELLO comes."""

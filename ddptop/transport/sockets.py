@@ -52,11 +52,12 @@ MAX_SOCKETS = 65_536
 _MORE_FOLLOW = zmq.NOBLOCK | zmq.SNDMORE
 
 DESCRIPTORS = 16
-"""That must be free for a context: its threads take up to 6, and libzmq ends a process that has none left."""
+"""Descriptors that must be free for a context: its threads take up to 6, and libzmq ends a process that has
+none left."""
 
 THREADS = 16
-"""That must be free for a context: it takes 2, and libzmq ends a process that cannot start them. The others
-are for what starts threads at the same moment under the same limit: the ranks, with torch's."""
+"""Threads that must be free for a context: it takes 2, and libzmq ends a process that cannot start them. The
+others are for what starts threads at the same moment under the same limit: the ranks, with torch's."""
 
 
 class Refusals:

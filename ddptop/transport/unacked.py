@@ -15,7 +15,7 @@ from ddptop.protocol.limits import NS
 from ddptop.transport.bundles import BundleEntry
 
 OVERHEAD_BYTES = 200
-"""Of Python's objects for a message that is kept."""
+"""Bytes that Python's objects take for each message that is kept."""
 
 SESSIONS_OF_A_RANK = 4
 """More than `AckedReceiver` knows at a time."""

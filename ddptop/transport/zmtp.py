@@ -140,7 +140,7 @@ class Dealer:
         self._unread = bytearray()
         self._unsent = bytearray()
         self._frames: list[bytes] = []
-        """Of a message that has not arrived completely."""
+        """Frames of a message that has not arrived completely."""
         self._greeted = False
         self.pause_s = RECONNECT_S[0]
         """From when the connection ends to the next attempt."""

@@ -98,7 +98,7 @@ def _list_runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
 
 
 MAX_HOSTS = 20
-"""Of thousands of hosts no more are offered: to match letters one by one takes time."""
+"""Hosts that are offered at most: to match letters of thousands one by one takes time."""
 
 
 def _list_hosts(typed: str, hosts: Sequence[str]) -> Iterator[PaletteEntry]:

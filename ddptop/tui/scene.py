@@ -114,10 +114,10 @@ class DrawnCharts:
     lines: list[Line]
     plots: tuple[Plot, ...]
     titles: tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...] = ()
-    """Of each chart: the line of its title, its first cell and its width, the title's parts, and which of
+    """For each chart: the line of its title, its first cell and its width, the title's parts, and which of
     them have figures of the newest step."""
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    """Of each chart, by its name."""
+    """Scale of each chart, by its name."""
 
 
 MOST_KEPT = 4
@@ -239,7 +239,7 @@ class PageLayout:
     """
 
     scroll: Scroll | None = None
-    """Of the list or the page of text."""
+    """Position of the list or the page of text."""
     table: TableRows | None = None
     """Rows of the rank table."""
     row: int | None = None
@@ -247,7 +247,7 @@ class PageLayout:
     sortable: tuple[str, ...] | None = None
     """Columns of the table that fit."""
     plots: tuple[Plot, ...] | None = None
-    """Of the charts."""
+    """Where the charts are."""
     strip: tuple[int, int] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
@@ -422,7 +422,7 @@ class Scene(RenderContext):
     where: str = field(default="", kw_only=True)
     """The machine, as the user named it, of a run that is shown from elsewhere; empty: this one."""
     other: Frame | None = field(default=None, kw_only=True)
-    """The same moment of a second recording, where two are shown."""
+    """The frame of a second recording at this moment, where two are shown."""
     guide: str = field(default="", kw_only=True)
     """The demo's explanation of the picture, in a quiet line; empty: none."""
 

@@ -47,7 +47,8 @@ KEPT = 640
 """Newest steps that are kept: from one block to the next, and what lies around both."""
 
 MOST_RECORDED = 64
-"""So many steps are not recorded one after the other where others are left out."""
+"""Where steps are left out, at most so many are recorded one after the other: more show that none is left
+out."""
 
 Z = 1.96
 
@@ -88,7 +89,7 @@ class ShadowCost:
         self.measured: MeasuredCost | None = None
         """None: too few blocks so far."""
         self.blocks: deque[tuple[int, float]] = deque(maxlen=MOST)
-        """Of each block the number of its last step, and what the recorder costs, as a share of the step
+        """For each block: the number of its last step, and what the recorder costs, as a share of the step
         without it."""
         self._steps: Column = np.empty((4, 0))
         """Number, wall time in ms, shadow (NaN: not of all ranks), bucket detail; of the newest steps."""

@@ -65,11 +65,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps: Column = np.empty((5, 0))
-        """Of the present block: number, wall time, wait and rest as in `_Block`, and end."""
+        """(5, n) steps of the present block: number, wall time, wait and rest as in `_Block`, and end."""
         self._blocks: list[_Block] = []
         """The newest ones."""
         self._parts: list[Column] = []
-        """Of the newest NEWEST + AROUND blocks the numbers of their steps, and what `rest_ms` is of each."""
+        """For each of the newest NEWEST + AROUND blocks: the numbers of its steps, and the rest of each in
+        ms."""
 
     def take(
         self,

@@ -24,7 +24,7 @@ VERSIONS = ("torch", "nccl", "ddptop")
 """Entries of a rank's card that should be equal on all ranks, in the order in which they are looked at."""
 
 NETWORK_ENTRIES = ("interface", "mtu")
-"""Likewise, where there are several hosts."""
+"""Entries that should also be equal where there are several hosts."""
 
 
 class Preflight:

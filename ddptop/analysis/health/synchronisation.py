@@ -34,7 +34,7 @@ ENOUGH = 3
 """Steps after which missing all-reduces are reported, where parameters cannot be compared (a GPU)."""
 
 EVALUATION = 3
-"""So many forwards without a backward in one step are an evaluation, not a skipped batch."""
+"""Forwards without a backward in one step from which they are an evaluation, not a skipped batch."""
 
 
 class ModelKey(NamedTuple):
@@ -54,7 +54,7 @@ class Unreduced(NamedTuple):
     steps: int
     """How many such steps it has made, this one included."""
     checksum: int | None
-    """Of parameters before the step; None: it cannot read them."""
+    """Checksum of parameters before the step; None: it cannot read them."""
     waits: int
     """Collectives of the script itself since the last such step."""
     averaged: bool

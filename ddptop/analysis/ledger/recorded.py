@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 VERSION = 1
-"""Of the layout, and of what the sums mean. Of other versions a reader takes none."""
+"""Version of the layout, and of what the sums mean. A reader takes no sums of another version."""
 
 STEPS_APART = 32
 """Least steps between two recorded sums: those of a rank take as much as a step of it."""

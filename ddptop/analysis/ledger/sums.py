@@ -154,7 +154,7 @@ class TimeBin:
     """Its begin, divided by the length of a bin."""
     n_steps: float = 0.0
     total_ms: float = 0.0
-    """Of all ranks, and how much of it has no phases, and is in steps of usual length."""
+    """Time of all ranks; below, how much of it has no phases, and how much is in steps of usual length."""
     left_out_ms: float = 0.0
     usual_total_ms: float = 0.0
     usual_ms: float = 0.0
@@ -213,7 +213,7 @@ class DearWait(NamedTuple):
     end_s: float
     """When the step ended, in seconds since the launch."""
     longest_ms: float
-    """Of one rank, and of all."""
+    """Longest wait of one rank; below, the sum over all ranks."""
     rank_ms: float
 
 

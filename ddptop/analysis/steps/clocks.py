@@ -64,7 +64,7 @@ class HostClocks:
         """(fields, hosts) CLOCK_FIELDS and when it arrived; place 0 is a host that was not compared, place 1
         the collector's own."""
         self._places: tuple[object, NDArray[np.int64]] = None, np.empty(0, np.int64)
-        """Of the hosts that were asked for last: there are 512, at every step the same."""
+        """The hosts that were asked for last, and their places: there are 512, at every step the same."""
         self.own_host: str | None = None
         """The host of the collector, whose clock needs no comparison; None: not known."""
         self.version = 0
@@ -172,7 +172,7 @@ class Comparison:
     first: NDArray[np.int64]
     """(hosts,) a rank of each host, by its place."""
     names: tuple[str, ...]
-    """Of the hosts, by their numbers."""
+    """Names of the hosts, by their numbers."""
     clocks: HostOffsets
     ready_ms: Column
     """Bound of a ready stamp, from the rank's own timer."""

@@ -35,7 +35,7 @@ class PairedRows(NamedTuple):
     places: Integers
     """Where each row is in `columns`."""
     base_ns: Integers
-    """Of the row's message; likewise `layout`."""
+    """`Steps.base_ns` of the message of each row."""
     layout: Integers
     """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
 
@@ -101,7 +101,7 @@ class StepBlock(NamedTuple):
     cells_at: Integers
     """(n x ranks + 1,) where in `cells` those of each row begin."""
     detailed: list[bool]
-    """Of each step, whether any row is flagged to have bucket detail."""
+    """For each step, whether any row is flagged to have bucket detail."""
 
     @property
     def shadow(self) -> Mask:
@@ -337,7 +337,7 @@ class _Run(NamedTuple):
     sizes: list[int]
 
     def part(self, column: Integers) -> Integers:
-        """Of a column of `rows` those of the pieces."""
+        """The elements of a column of `rows` that belong to the pieces."""
         return column[self.begin : self.begin + sum(self.sizes)]
 
     def cells(self, ranks: int) -> Integers:

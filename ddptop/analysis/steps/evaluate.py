@@ -147,21 +147,21 @@ class StepEvaluation:
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
         self._last_scope: Scope | None = None
-        """Of the first part of the newest step; and how its parts were compared."""
+        """Scope of the first part of the newest step; below, how its parts were compared."""
         self._last_compared: tuple[Comparison, ...] = ()
         self._peers: list[Peers] | None = None
         self._flagging = StepFlagging(state.figures.flags)
         self._rare_events = RareEvents(state)
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
-        """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
+        """Slot in the window of each step of this batch; of a step that is not in it the slot before."""
         self._waiting: list[_Waiting] = []
         self._completed_ns: list[Integers] = []
         """When each of them became complete, on the collector's clock."""
         self.n_waiting = 0
         """Complete steps that wait to be evaluated."""
         self._cells = 0
-        """Of those."""
+        """Cells of these steps."""
 
     def take(self, steps: CompleteSteps, t_ns: Integers) -> None:
         """Add the next complete steps; `t_ns`: (n,) when each became complete, on the collector's clock."""

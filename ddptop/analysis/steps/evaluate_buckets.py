@@ -43,7 +43,7 @@ class GroupBuckets(NamedTuple):
     timing: Timing
     found: StepFigures
     free: StepFigures | None
-    """The same figures without comparing clocks; None where all ranks are on one host."""
+    """The figures without comparing clocks; None where all ranks are on one host."""
     ranks: Column
     group: Column
     bucket: Column
@@ -55,7 +55,7 @@ class DetailFigures(NamedTuple):
     groups: tuple[GroupBuckets, ...]
     waits: Waits
     free: Waits
-    """The same without comparing clocks, where there are several hosts."""
+    """The waits without comparing clocks, where there are several hosts."""
     ranks: Column
     group: Column
 

@@ -35,7 +35,7 @@ MOST_WAITING, MOST_WAITING_CELLS = 8192, 1 << 20
 a group together."""
 
 MOST_GROUPS = 1024
-"""Of a run; a rank of a large mesh is in a dozen, each with ranks of its own."""
+"""Process groups of a run; a rank of a large mesh is in a dozen, each with ranks of its own."""
 
 OUT_OF_ORDER = 4
 """A rank whose numbers fall back by more has made the group anew: threads that launch at once swap some."""
@@ -119,7 +119,7 @@ class GroupCollectives:
         self.backend = backend
         self.window = ScopeWindow(scope, KEPT_STEPS, -1, (), before=0, several_hosts=several_hosts)
         self.kinds: Counter[CollectiveKind] = Counter()
-        """Of the collectives that were last paired."""
+        """Kinds of the collectives that were last paired."""
         self.n_paired_steps = 0
         """Steps of these."""
         self.seen = 0

@@ -114,7 +114,7 @@ class Splitter:
         self.version = -1
         """`Groups.version` of the memberships by which steps are divided now."""
         self.peers: list[Peers] = []
-        """Of the process groups within which own times are compared at that version."""
+        """Ranks of the process groups within which own times are compared at that version."""
         self._only: Scope | None = None
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 
@@ -184,7 +184,7 @@ class Division(NamedTuple):
     version: int
     """`Groups.version` at that moment."""
     peers: list[Peers]
-    """Of the process groups within which own times are compared."""
+    """Ranks of the process groups within which own times are compared."""
 
 
 class DividedStep(NamedTuple):

@@ -226,8 +226,9 @@ FEW_DETAILED, DETAILED_BACK = 8, 32
 """Least detailed steps for a median. Where the window has fewer, so many of any age are used."""
 
 MANY_RANKS, NEEDED = 1024, 64
-"""Of so many ranks only so many detailed steps are kept, which the rules over arrivals need, until the window
-has more, or a group has no detail in some: of 4,096 ranks with detail in every eighth that saves 11 MB."""
+"""Ranks from which on only NEEDED detailed steps are kept, as many as the rules over arrivals need, until the
+window has more, or a group has no detail in some: with 4,096 ranks and detail in every eighth, it saves 11
+MB."""
 
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
@@ -278,7 +279,7 @@ class ScopeWindow:
         self.skew_ms: float | None = None
         """Median skew over which the clocks were compared; None: they were not."""
         self.compared_bound_ms: float | None = None
-        """Likewise the bound; None: the clock of a host is not known."""
+        """Bound with which the clocks were compared; None: the clock of a host is not known."""
 
     def add(self, ranks: Column, group: Column, bucket: Column) -> None:
         """Add n steps, (columns, n, ...) for each ring."""
@@ -361,7 +362,7 @@ class DetailWindow:
         self.newest = newest
         columns = (*WAITS, "self", *PARTS, *(FREE if several_hosts else ()))
         self._first = NEEDED if world >= MANY_RANKS else size
-        """So many detailed steps of each rank are kept."""
+        """How many detailed steps of each rank are kept."""
         self.ranks = Ring(columns, (world,), size, first=self._first)
         self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
         self.scopes: dict[Scope, ScopeWindow] = {}

@@ -57,7 +57,8 @@ class CpuWaits:
     def __init__(self, members: Indices) -> None:
         self._members = members
         self._blocks: deque[tuple[Column, float, int]] = deque()
-        """Of each block (members,) ms waited longer than the median of the others, its ms and its steps."""
+        """For each block: (members,) ms waited longer than the median of the others, its length in ms and its
+        steps."""
         self._suspect: tuple[int, float] | None = None
         """Its row, and for how long it has waited through all blocks, in ms."""
         self._begin_block()

@@ -49,10 +49,10 @@ FLAG_MS, FLAG_SHARE = 0.3, 0.03
 and equal processes on one machine differ by up to 2 % for minutes (seen on two cores)."""
 
 WHOLE_SHARE = 0.05
-"""Likewise where no place alone is late and the cause is therefore mixed. Own time as a whole has the scatter
-of all places: of two healthy ranks on two busy cores one was flagged in 3 of 99 windows, for 2 to 6 % of the
-step, while a delay, which is in one place, is found there. In groups above PLACE_RANKS no place is searched,
-and FLAG_SHARE applies."""
+"""FLAG_SHARE where no place alone is late and the cause is therefore mixed. Own time as a whole has the
+scatter of all places: of two healthy ranks on two busy cores one was flagged in 3 of 99 windows, for 2 to 6 %
+of the step, while a delay, which is in one place, is found there. In groups above PLACE_RANKS no place is
+searched, and FLAG_SHARE applies."""
 
 SLOW_CORE_SHARE, SLOW_CORE_STEPS, SLOW_CORE_S = 0.15, 192, 4.0
 """Below this share of the step such an excess must have lasted for so many steps, or so many seconds, unless
@@ -154,7 +154,7 @@ def least_excess(wall: Column) -> Column:
 
 
 MOST_NEWEST = (1 - LOW - 0.1) * NEWEST
-"""So many of the NEWEST steps are most of them."""
+"""How many of the NEWEST steps are most of them."""
 
 
 def late_often(excess: Column, least: Column, windows: Indices) -> Mask:
@@ -264,8 +264,8 @@ LARGE_MS, LARGE_SHARE, LARGE_NOISE = 1.0, 0.5, 3.0
 percentile of another rank's excess."""
 
 LARGE_PAUSE_SHARE = 0.1
-"""Of pauses for garbage collection: they are stamped, and 0 in all other steps, so that nothing is large by
-chance. A tenth of the step in one step in three is worth flagging."""
+"""LARGE_SHARE of pauses for garbage collection: they are stamped, and 0 in all other steps, so that nothing
+is large by chance. A tenth of the step in one step in three is worth flagging."""
 
 OUTSTANDING = 6.0
 """The median large excess must be this multiple of the 95th percentile of every other rank's: on two busy

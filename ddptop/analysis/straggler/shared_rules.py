@@ -25,7 +25,8 @@ class Thresholds(NamedTuple):
     errors: float
     """Standard errors by which an excess must be above 0, or above its bound (`certainty`)."""
     steady: float
-    """Of ranks that are late in turn the excess is steady: its `low` quantile is this share of its `high`."""
+    """The excess of ranks that are late in turn is steady if its `low` quantile is this share of its `high`
+    one."""
     low: float
     high: float
     most: float

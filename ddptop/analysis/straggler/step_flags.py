@@ -107,7 +107,7 @@ class _Group:
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
         self._number = 0
-        """Of the present evaluation among those that are due in the added steps."""
+        """Number of the present evaluation among those that are due in the added steps."""
         self._late: dict[int, StepFlag] = {}
         """By slot, what `persistent` finds at the evaluations in the added steps up to slot `_late_until`, of
         steps since `_late_from`."""
@@ -289,13 +289,13 @@ class StepFlagging:
         self._patterns_from = 0
         """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
         self._persistent_from = 0
-        """Likewise those that are persistent, once a delay in one place has ended: scatter elsewhere, which
-        alone flags no rank, would keep a rank flagged as long as these steps are kept."""
+        """Persistent stragglers are searched from this slot on, once a delay in one place has ended: scatter
+        elsewhere, which alone flags no rank, would keep a rank flagged as long as these steps are kept."""
         self._last: StepFlag | None = None
         self._ends: Indices = np.arange(0)
         """Slots of this evaluation and the next ones over steps that are added already."""
         self._newest = _NO_EXCESS
-        """Of a flagged rank: which one and where, evaluations by their slots, and its excess at each."""
+        """For a flagged rank: which one and where, evaluations by their slots, and its excess at each."""
 
     def evaluate(self, steps: StepWindow, slots: Indices, groups: Sequence[Indices]) -> bool:
         """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.

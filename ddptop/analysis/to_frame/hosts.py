@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 FIELDS = tuple(field.name for field in fields(HostFigures))
 COUNTS = ("kept", "thinned")
-"""Of the fields, those of `HostUsage` that are 0 without it."""
+"""Fields of `HostUsage` that are 0 without it."""
 USAGE = tuple(name for name in NAMES[HostUsage] if name in FIELDS and name not in COUNTS)
-"""Of the fields, those of `HostUsage` that are None without it."""
+"""Fields of `HostUsage` that are None without it."""
 AGENT = ("cores", "memory_bytes")
-"""Of the fields, those of `Host`, where 0 is not known."""
+"""Fields of `Host`, where 0 stands for not known."""
 CLOCK = ("offset_ms", "bound_ms", "drift_ppm", "age_s")
 _usage_fields, _NO_USAGE = attrgetter(*USAGE, *COUNTS, "round_trip_ns"), (*[None] * len(USAGE), 0, 0, None)
 _clock_fields, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)

@@ -29,7 +29,8 @@ AHEAD_S, AHEAD_STEPS = 1.0, 3
 """How far ahead the step is at which ranks begin, whichever is later: each must have read it before."""
 
 FORWARDS = 3
-"""Of each rank, with other numbers of collectives, to compare them and to see how fast they grow."""
+"""Forwards of each rank, with different numbers of collectives, that are needed to compare the ranks and to
+see how fast the numbers grow."""
 
 SHOWN = 8
 """Processes whose place is shown where no step begins: the run may hang."""

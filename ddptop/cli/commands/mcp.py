@@ -33,7 +33,7 @@ INSTRUCTIONS = (
 )
 
 MOST_CHARACTERS = 40_000
-"""Of an answer: some 10,000 to 15,000 tokens."""
+"""Length of an answer at most: some 10,000 to 15,000 tokens."""
 
 CUTS = ((64, 2000), (32, 1000), (16, 500), (8, 250), (4, 120), (2, 60), (1, 30))
 """Most elements of a list and most characters of a text: the first pair with which an answer fits."""

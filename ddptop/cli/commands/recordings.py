@@ -15,7 +15,7 @@ from ddptop.cli.errors import CliError, Exit, note
 from ddptop.protocol.outlets import print_json, print_text
 
 _DUMP = re.compile(r"ddptop_\w+_rank_\d+")
-"""Of the files that `ddptop.training.evidence.flight_analysis` keeps."""
+"""Names of the files that `ddptop.training.evidence.flight_analysis` keeps."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 

@@ -15,7 +15,8 @@ RANKS_PER_NODE = 8
 CORES, MEMORY_BYTES = 96, 1 << 40
 
 BOUND_NS, ROUND_TRIP_NS = 130_000, 170_000
-"""Of a clock exchange in a data centre's network: half the round trip, and what the drift may be wrong by."""
+"""Bound and round trip of a clock exchange in a data centre's network. The bound is half the round trip and
+what the drift may be wrong by."""
 
 MOST_APART_NS = 20_000_000
 """Between the clocks of two hosts."""

@@ -81,9 +81,9 @@ class RankCard:
     """As asked for; None: to be decided."""
     seed: int | None
     address: str = ""
-    """Of its host, as used to connect to rank 0."""
+    """Address of its host, as used to connect to rank 0."""
     nonce: str = ""
-    """Of this process: an earlier one may have had the same rank."""
+    """Random text of this process: an earlier one may have had the same rank."""
     device: str | None = None
     """Kind of device (`cpu`, `cuda`) that it was given; None: to be decided."""
     has_collector: bool = False
@@ -95,9 +95,9 @@ class Agreement(NamedTuple):
 
     backend: str
     addresses: tuple[str, ...]
-    """Of the hosts, each once."""
+    """Addresses of the hosts, each once."""
     number: str
-    """Of this meeting: no other has the same."""
+    """Number of this meeting: no other has the same."""
     collector: str
     """Address of the host that has the run's collector already; empty: none has."""
 

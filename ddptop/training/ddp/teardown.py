@@ -40,7 +40,7 @@ class RankFailure(NamedTuple):
     moment_ns: int
     traceback: str
     exit_code: int | None
-    """Of `sys.exit`; None for an exception."""
+    """Exit code given to `sys.exit`; None for an exception."""
 
 
 STAY_S = 2.0
@@ -147,7 +147,7 @@ def _open_sockets() -> dict[int, str]:
 
 
 connections = Connections()
-"""Of the default process group, as `setup` made it."""
+"""Connections of the default process group, as `setup` made it."""
 
 
 def destroy_groups(*, failed: bool) -> None:

@@ -51,7 +51,7 @@ class PhaseMarks:
         """Whether this step is marked; else only the ends of its backwards are, to see whether the device has
         done them."""
         self._stream: Any = None
-        """Of the last mark."""
+        """The stream of the last mark."""
         self.captured = 0
         """Borders that were captured into a graph instead: nothing may be recorded there."""
 
@@ -120,7 +120,7 @@ class DevicePhases(NamedTuple):
     optimizer: int
     forward_at: int
     backward_at: int
-    """Of the last backward, the one that synchronises."""
+    """When the last backward began, the one that synchronises."""
     optimizer_at: int
     backward_end: int
     exposed: int

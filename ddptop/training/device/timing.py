@@ -131,7 +131,7 @@ class GraphWatch:
 
 
 ERROR_CHARACTERS = 200
-"""Of CUDA's message; the lines after the first advise on debugging."""
+"""Characters of CUDA's message that are kept; the lines after the first advise on debugging."""
 
 
 class DeviceTiming:

@@ -29,7 +29,7 @@ from ddptop.training.torch_compat.process_groups import (
 )
 
 SHARE = 0.4
-"""Of the budget, which reads may take at most; less where the rest of ddptop takes more than the others."""
+"""Share of the budget that reads may take at most; less where the rest of ddptop leaves less of it."""
 
 LEAST_S, MOST_S = 1, 256
 """Between two reads; a power of two. Ranks read at multiples of it in Unix time, so that one that reads more
@@ -76,7 +76,7 @@ class ArrivalReader:
         The others are for tests."""
         self.every_s = LEAST_S
         self.share = 0.0
-        """Of the time that reads take at present: a read holds the GIL, so the training waits."""
+        """Share of the time that reads take at present: a read holds the GIL, so the training waits."""
         self._timed_groups = timed_groups
         self._read_dumps = read_dumps or _read_recorders
         self._groups = groups
@@ -133,7 +133,8 @@ class ArrivalReader:
             self._due_s = (int(time.time()) // self.every_s + 1) * self.every_s
 
     def _choose_interval(self, lasted_ns: int, allowed_pct: float) -> None:
-        """So that a read like this one keeps to its share; a power of two, halved at most."""
+        """Choose the interval at which a read like this one keeps to its share: a power of two, halved at
+        most."""
         least_s = lasted_ns / NS / (allowed_pct / 100)
         needed = 2 ** math.ceil(math.log2(max(LEAST_S, least_s)))
         self.every_s = min(MOST_S, max(needed, self.every_s // 2))

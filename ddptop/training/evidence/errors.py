@@ -29,19 +29,21 @@ MAIN_FRAMES = 48
 """Innermost calls of the training thread that are sent: in a framework the user's own is some 30 deep."""
 
 CODE_CHARACTERS = 120
-"""Of a line of source."""
+"""Characters of a line of source."""
 
 MAX_BYTES = 60_000
-"""Of the encoded message: under the link's 64 KiB with room for its head."""
+"""Bytes of the encoded message: under the link's 64 KiB with room for its head."""
 
 REASON_CHARACTERS = 500
-"""Of the reason that is sent."""
+"""Characters of the reason that is sent."""
 
 HEAD_CHARACTERS, CAUSE_CHARACTERS = 160, 80
-"""Of an exception, and of the one that it was raised from, in the reason, which is shown in a line."""
+"""Characters of an exception, and of the one that it was raised from, in the reason, which is shown in a
+line."""
 
 MAX_LINES, LINE_CHARACTERS, MESSAGE_CHARACTERS = 60, 500, 6_000
-"""Of the complete message: both ends of a longer one, since either may say what to do."""
+"""Lines, characters of a line and of the complete message: both ends of a longer one are kept, since either
+may say what to do."""
 
 MAX_TEXT = 200_000
 """Characters of a message that are read, half of them at its end, where a traceback has its exception."""

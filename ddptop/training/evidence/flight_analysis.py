@@ -27,7 +27,7 @@ NAMED = 8
 """Ranks that a line lists one by one."""
 
 SIZES_CHARACTERS = 60
-"""Of the sizes of one side."""
+"""Characters of the sizes of one side's inputs."""
 
 
 def describe_collective(collective: Any) -> str:
@@ -97,7 +97,7 @@ _FILE = re.compile(r"ddptop_(?P<backend>[A-Za-z]\w*?)_rank_(?P<rank>\d+)")
 """Names that no other program uses; torch's analyser takes any prefix before the number."""
 
 MAX_BYTES = 1 << 20
-"""Of one file; an entry takes some 225 bytes, more where a collective has many inputs."""
+"""Bytes of one file; an entry takes some 225 bytes, more where a collective has many inputs."""
 
 Dump = dict[str, Any]
 Entry = dict[str, Any]

@@ -29,7 +29,7 @@ NEWEST = 128
 """Operations sent: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
 
 SIZES_CHARACTERS = 200
-"""Of the sizes of one operation's inputs: a coalesced one may have hundreds."""
+"""Characters of the sizes of one operation's inputs: a coalesced one may have hundreds."""
 
 
 class Flight(NamedTuple):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ddptop.training.exit import ExitReason
 
 OTHER_FRAMES = 16
-"""Of every other thread: enough to show what it waits for."""
+"""Innermost calls of every other thread that are sent: enough to show what it waits for."""
 
 MAX_THREADS = 12
 """The training thread, torch's autograd threads and a loader's; of more the first are sent."""
@@ -176,7 +176,7 @@ class EvidenceReporter:
         self._wake_up = wake_up
         self._new_draft = partial(EvidenceDraft, training_thread, device_failed=device_failed)
         self._answered = self._number = 0
-        """Of the last ASK that was answered, and of the evidence that was gathered last."""
+        """Number of the last ASK that was answered, and of the evidence that was gathered last."""
         self._draft: EvidenceDraft | None = None
         self._gathering: tuple[threading.Thread, EvidenceDraft] | None = None
         self._deadline = 0.0

@@ -32,19 +32,20 @@ from ddptop.training.recorder import Recorder
 from ddptop.training.shadow import BLOCK
 
 SAMPLES = 50
-"""In a series: the share of a call is then known within some 14 %."""
+"""Samples of a series: the share of a call is then known within some 14 %."""
 
 LONGEST_NS = 10 * NS
-"""Of a series. A rank is in the place for a part of each step only: 3 of 25 ms give 50 samples in 10 s."""
+"""Length of a series at most. A rank is in the place for a part of each step only: 3 of 25 ms give 50 samples
+in 10 s."""
 
 SPREAD_NS, FEW_SAMPLES = 30 * NS, 10
 """A series goes on for so long if it has fewer samples until then, and its looks are apart for the budget."""
 
 PAUSE_NS = 60 * NS
-"""After a series, before the next one of the same place or of a long step."""
+"""Pause after a series, before the next one of the same place or of a long step."""
 
 LEAST_PAUSE_NS = 5 * NS
-"""After a series, before any other one."""
+"""Pause after a series, before any other one."""
 
 LOOK_NS, LONG_STEP_LOOK_NS = 20_000_000, 100_000_000
 """Between two looks, on average, unless they cost too much."""
@@ -53,7 +54,7 @@ LONG_STEP_TIMES, LONG_STEP_NS = 10, NS
 """A step lasts very long from so many times the usual one on, and so long at least."""
 
 LEAST_SHARE = 0.0002
-"""Of a core, in a run with next to no budget."""
+"""Least share of a core that a series takes, in a run with next to no budget."""
 
 SWITCH_S = 0.0005
 """`sys.setswitchinterval` during a series. A sample shows Python that runs for this long, or longer."""
@@ -79,7 +80,7 @@ class _Series:
     cpu_wait_ns: int
     """What the kernel has counted for this thread when it began."""
     share: float
-    """Of a core that it may take."""
+    """Share of a core that it may take."""
     looks: int = 0
     cost_ns: int = 0
     """CPU time of these looks."""

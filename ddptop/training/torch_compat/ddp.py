@@ -57,11 +57,11 @@ class StepFunctions(NamedTuple):
     post_forward: Function
     backward: Function
     next_data: tuple[Function, ...]
-    """Of a DataLoader's iterators. Not `__next__`, which warns with a stack level."""
+    """What fetches a batch in a DataLoader's iterators. Not `__next__`, which warns with a stack level."""
     iterate: Function
     """Where a pass over a DataLoader begins."""
     scale: Function
-    """Of GradScaler."""
+    """`scale` of GradScaler."""
     waits: tuple[Function, ...]
     """Where Python waits for other ranks, as far as this torch has them: the end of every blocking collective
     that was launched from Python."""
@@ -234,7 +234,7 @@ class ModelAveragers:
 
 
 averagers = ModelAveragers()
-"""Of this process."""
+"""The averagers of this process."""
 
 AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
 

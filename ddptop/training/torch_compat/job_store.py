@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 TIMEOUT_S = 3.0
-"""Of a request, and of the attempt to connect."""
+"""Longest time of a request, and of the attempt to connect."""
 
 
 def address_of(store: Any) -> tuple[str, int] | None:

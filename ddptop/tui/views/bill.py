@@ -150,4 +150,4 @@ def _draw_places(scene: Scene, width: int) -> list[Line]:
 
 
 LINES_OF_STACK = 4
-"""Of the calls of a rank: those that take the time."""
+"""Lines of the calls of a rank that take the time."""

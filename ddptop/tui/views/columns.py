@@ -22,7 +22,7 @@ MEANING = 5
 """Lines for the formula of the figure under the cursor, and for unit, bound and source."""
 
 BRIEFLY = 2
-"""The same where there is little room: the formula alone."""
+"""Lines for the formula alone, where there is little room."""
 
 SIGNS = {None: " ", True: "+", False: "-"}
 

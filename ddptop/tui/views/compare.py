@@ -210,7 +210,7 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
 
 
 FIGURES_CELLS, BUCKETS_CELLS = 78, 82
-"""Of the figures of two runs with bars, and of their buckets with the border."""
+"""Cells of the figures of two runs with bars, and of their buckets with the border."""
 
 
 def _draw_panels_of_runs(
@@ -489,7 +489,7 @@ def _draw_panels(
 
 
 RANK_CELLS = 10
-"""Of the name of a rank before its bar."""
+"""Cells of the name of a rank before its bar."""
 
 
 def _draw_own(scene: Scene, rank: int, width: int) -> list[Line]:

@@ -126,9 +126,9 @@ class Curve:
     waste: Column | None = None
     """How much of `main` was waiting: the upper part of the area, in its own colour."""
     early: int = 0
-    """So many points at the begin are bins of steps."""
+    """How many points at the begin are bins of steps."""
     p95: Column | None = None
-    """Of these the 95th percentile of their steps."""
+    """95th percentile of the steps of each point."""
     extremes: tuple[Column, Column] | None = None
     """The least and the largest of each point, a dot each: in the median of many steps peaks vanish."""
     stack: Column | None = None
@@ -139,7 +139,7 @@ class Curve:
     gutter: int = GUTTER
     """Cells for the labels of the scale, at least."""
     scale_before: Scale | None = None
-    """Of its last drawing, which it keeps while it can."""
+    """Scale of its last drawing, which it keeps while it can."""
     empty: str = ""
     """Why no value will be known; empty where one may come."""
 
@@ -162,7 +162,7 @@ class Chart(NamedTuple):
     title: list[Line]
     """The parts of the title, of which line 0 has as many as fit."""
     newest: tuple[int, ...]
-    """Those that have figures of the newest step."""
+    """Indices of the parts of the title that have figures of the newest step."""
     scale: Scale | None = None
 
     @property

@@ -172,7 +172,7 @@ SHORTEST = 10
 """Cells below which a bar shows no position."""
 
 _SEVERITY: tuple[Tone, ...] = ("dim", "warn", "bad")
-"""Of marks in the same cell the most severe is shown."""
+"""The tones of marks, ascending: of several in one cell the most severe is shown."""
 
 
 def draw_banner(scene: Scene, width: int) -> Line | None:

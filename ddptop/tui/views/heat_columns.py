@@ -37,9 +37,9 @@ class HeatColumns:
     places: tuple[int, ...]
     """Where each is on the map, from the left."""
     edges: Indices
-    """Of each the index of its first step in `Heat.steps`, and one more."""
+    """Index in `Heat.steps` of the first step of each, and the end of the last."""
     steps: tuple[tuple[int, int], ...]
-    """Of each its first and its last step."""
+    """First and last step of each."""
     after_hole: frozenset[int]
     """Places of columns in which steps begin after some that are missing."""
 

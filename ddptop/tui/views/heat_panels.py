@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.tui.views.heat_shades import Shades
 
 WIDTH_PART, LEAST_WIDTH = 0.3, 44
-"""Of the width of the page that the panels have; and cells that they have at least."""
+"""Share of the page's width that the panels have; and cells that they have at least."""
 
 CELL_LINES, SHADES_LINES, CHART_LINES, MOST_RANKS = 5, 7, 11, 11
 """Lines of the panels with their titles: of the cell, of the distribution, of the chart, and at most of the
@@ -51,7 +51,7 @@ class MapCells(NamedTuple):
     row: int
     column: int
     steps: Sequence[tuple[int, int]] = ()
-    """Of each column its first and last step; empty: they are local ranks, and the rows hosts."""
+    """First and last step of each column; empty: columns are local ranks, and rows hosts."""
     folded: int = 1
     """How many ranks the cell under the cursor stands for, or hosts."""
     has_folds: bool = False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GLYPHS, PLAIN = "·░▒▓█", ".:+*#"
 ROLES: tuple[Role, ...] = ("heat0", "heat1", "heat2", "heat3", "warn")
-"""Of a shade. The lowest is little more than the ground: usual values are not emphasized."""
+"""Role of each shade. The lowest is little more than the ground: usual values are not emphasized."""
 
 UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
 """Where nothing is known; never a shade."""

@@ -28,7 +28,7 @@ class Grid:
     tall: int
     """Lines that one row of it takes."""
     folds: tuple[tuple[int, int], ...]
-    """Of every row the first rank (or host), and the one after the last."""
+    """The first rank (or host) of every row, and the one after its last."""
     worst: tuple[int | None, ...]
     """Whose value every cell shows, row by row; None: there is no rank."""
     lines: int = 0
@@ -60,9 +60,9 @@ class HeatState:
     width: int = 64
     """Rows and columns that there is room for."""
     steps_per_column: int = 0
-    """Of ranks x recent steps, in the last picture; 0: there was none."""
+    """Steps of a column in the last picture of ranks x recent steps; 0: there was none."""
     shades: tuple[tuple[object, ...], Shades] | None = field(default=None, repr=False)
-    """Those of the last picture, and what they were for."""
+    """What the shades of the last picture were for, and these shades."""
     grid: Grid | None = None
     sought: int | None = None
     """A rank whose row the cursor goes to in the next picture of ranks x recent steps."""

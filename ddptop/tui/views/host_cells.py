@@ -26,7 +26,7 @@ class HostTable(NamedTuple):
     """Which rank is where."""
 
     names: tuple[str, ...]
-    """Of the hosts, in order of their first ranks."""
+    """Names of the hosts, in order of their first ranks."""
     ranks: NDArray[np.int64]
     """(hosts, local ranks) the rank; -1: there is none."""
     longest: int

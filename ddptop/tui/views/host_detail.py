@@ -57,7 +57,7 @@ TALLEST_RANK = 3
 """Lines of a rank of few."""
 
 SIDE_PART = 0.4
-"""Of the width, for the panels at the right."""
+"""Share of the width for the panels at the right."""
 
 USAGE_LINES, PAIR_LINES, LEDGER_LINES, LEAST_RANKS = 10, 9, 7, 4
 """Lines of the panels with their titles: of the usage, of the parts of the step, and at least of the ledger

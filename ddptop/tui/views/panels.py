@@ -31,7 +31,7 @@ _JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (Fal
 """The border where a rule meets it from the left, and from the right."""
 
 _AT_TOP = {"┼": "┬", "├": "┌"}
-"""The same in the first line of a band."""
+"""How these borders begin in the first line of a band."""
 
 _RULES = "─┌├┬┴┼"
 

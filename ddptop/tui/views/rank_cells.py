@@ -42,7 +42,7 @@ TALLEST_HOST_CELLS = 3
 """Lines that the cells of a host have at most, where there are few hosts."""
 
 UNKNOWN_GROUND: Role = "rule"
-"""Of a rank of which the figure is not known."""
+"""Ground of a rank of which the figure is not known."""
 
 LOUDEST = 4
 """The shade of a straggler, however much it is longer."""
@@ -51,7 +51,7 @@ GAP = 2
 """Terminal cells between two blocks."""
 
 CALM_SHARE = 0.25
-"""Of the step: the range of values that the shades share at least, so that noise gets none."""
+"""Share of the step that the shades span at least, so that noise gets none."""
 
 LEAST_PANEL = 7
 """Lines of the panel from which it is worth having."""

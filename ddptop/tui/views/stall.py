@@ -252,7 +252,7 @@ def _draw_hosts(scene: Scene, width: int) -> list[Panel]:
 
 
 WIDTH = 110
-"""Of the sentences; lines of code are kept whole, and paths as on a wide screen."""
+"""Characters of a line of the sentences; lines of code are kept whole, and paths as on a wide screen."""
 
 
 def evidence_text(frame: Frame) -> str | None:

@@ -30,7 +30,7 @@ LEAST_BAND, BAND = 9, 16
 """Lines of the panels: at least, and as many as they have before lanes take more than they need."""
 
 STUCK_BAND = 22
-"""The same below the lanes of a step that is stuck: stacks are long."""
+"""Lines of the panels below the lanes of a step that is stuck: stacks are long."""
 
 TWO_PANELS = 17
 """Lines of the band from which its columns have two panels."""
@@ -42,7 +42,7 @@ MARKED, GAP = 2, 2
 """Cells for the mark of a rank, and between two columns."""
 
 MARK: Piece = ("◆", "accent")
-"""Of the step, on the axis of the steps around it."""
+"""The mark of the step on the axis of the steps around it."""
 
 WORK = ("data", "forward", "backward", "optimizer", "other")
 """Spans of a lane in which a rank works itself."""

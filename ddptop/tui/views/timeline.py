@@ -39,7 +39,7 @@ MIN_FOR_WORDS, MIN_FOR_AXIS, MIN_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
 
 TALL_STUCK = 3
-"""The same, of a step that is stuck."""
+"""Lines of a lane at most, in a step that is stuck."""
 
 TALLEST_LANE = 6
 """Lines of a bar of phases at most."""

@@ -23,7 +23,7 @@ class TimelineState:
     step: int | None = None
     """The step that was picked; None: the newest."""
     held: Timeline | None = None
-    """That step as it was last seen: it stays when the collector has long given it up."""
+    """The picked step as it was last seen: it stays when the collector has long given it up."""
     level: int = 0
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0

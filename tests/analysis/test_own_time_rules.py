@@ -138,6 +138,21 @@ def test_one_step_in_twenty_is_intermittent_within_150_steps() -> None:
     assert late.level_ms == pytest.approx(100.0, rel=0.03)
 
 
+@pytest.mark.parametrize("late_of_ten", [5, 6, 7, 8, 9])
+def test_a_rank_that_is_late_in_half_of_the_steps_or_more_is_flagged_at_every_evaluation(
+    late_of_ten: int,
+) -> None:
+    """By one of the two rules: none lies between what one and the other take."""
+    own = noise(12, 2, 400, scale=0.1)
+    own[1, np.arange(400) * late_of_ten % 10 < late_of_ten] += 20.0
+    excess, wall = case(own)
+    for end in range(160, 401, own_time_rules.EVERY):
+        steps = slice(end - 128, end)
+        late = persistent(excess[:, steps], wall[steps])
+        late = late or own_time_rules.intermittent(excess[:, steps], wall[steps], held=True)
+        assert late is not None and late.ranks == (1,), end
+
+
 def test_it_is_over_when_no_step_was_late_for_a_while() -> None:
     own = noise(7, 2, 256, scale=0.3)
     own[1, 7:170:20] += 100.0

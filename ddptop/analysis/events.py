@@ -73,8 +73,10 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     state.finished.discard(hello.rank)
     state.not_initialized.pop(hello.rank, None)
     state.presence_changed(joined)
-    if hello.incarnation > 0 and state.launcher_signal is not None:
-        state.launcher_signal = None  # the ranks of another host go on without those of this launcher
+    signalled = state.launcher_signal
+    # The ranks of another host go on without those of this launcher, whose own may just have been started.
+    if hello.incarnation > 0 and signalled is not None and hello.host != signalled.host:
+        state.launcher_signal = None
     again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
     kind, text = ("restart", again) if restarted else ("joined", "joined")
     state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, state.world)

@@ -14,7 +14,7 @@ from ddptop.frames.phrases import (
     first_ranks,
     step_phrase,
 )
-from ddptop.frames.stall import STOPPED_THEN
+from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
 from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
 
@@ -340,6 +340,10 @@ def of_worker(position: RankPosition) -> str:
     name, _, what_it_does = position.waits_for.partition(", which ")
     if " in " in name:
         return f"Find out what holds {name}: a file, a network mount, a lock. Give such calls a timeout."
+    if name.endswith(STOPPED_WORKER):
+        pids = name.rpartition("pid ")[2].partition(",")[0]
+        host = position.host or "its host"
+        return f"kill -CONT {pids} on {host}: a worker of rank {position.rank} is stopped."
     pid = name.rpartition("pid ")[2].partition(" ")[0]
     install = " (pip install 'ddptop[stacks]')" if "ddptop[stacks]" in what_it_does else ""
     command = f"py-spy dump --pid {pid} on {position.host or 'its host'}"

@@ -12,6 +12,9 @@ MAX_POSITIONS = 8
 """Most ranks with stacks in a frame; the recording has all."""
 
 
+STOPPED_WORKER = "stopped (SIGSTOP)"
+"""What `RankPosition.waits_for` says of a worker that a signal has stopped."""
+
 STOPPED_THEN = "stopped, then "
 """Before how a process has ended that was stopped (SIGSTOP) in the stall, in `RankPosition.process`."""
 

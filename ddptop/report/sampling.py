@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from ddptop.analysis.health.outside_end import outside_end
 from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.to_frame.tables import gpu_facts
@@ -411,7 +412,10 @@ class Incidents:
         """Whether a stall was logged while the run went on, or has another entry in the log. Where steps are
         skipped, nothing of it is logged."""
         skips = self._reducer.state.tail and STALLS[stall.kind].is_conclusive
-        return self._reducer.stall_is_logged or skips or STALLS[stall.kind].has_own_alert
+        if STALLS[stall.kind].has_own_alert:
+            # What has exited after a signal to the launcher stalls nothing: the run ends.
+            return outside_end(self._reducer.state) is None
+        return self._reducer.stall_is_logged or skips
 
     def _note_period(self, newest: StallPeriod) -> None:
         self._is_noted = True

@@ -321,12 +321,22 @@ def summarize_stragglers(
         }
     )
     summaries = [_summarize_straggler(rank, samples, table, last, total_s) for rank in flagged]
-    summaries.append(_summarize_rarely_slow(last))
-    known_ones = sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s)
+    known_ones = [summary for summary in summaries if summary is not None]
+    rarely = _summarize_rarely_slow(last)
+    if rarely is not None and not any(_says_as_much(summary, rarely) for summary in known_ones):
+        known_ones.append(rarely)
+    known_ones.sort(key=lambda summary: -summary.lost_s)
     return tuple(
         replace(summary, excess_ms=_excess_over_time(summary.rank, samples, table, where, spans))
         for summary in known_ones
     )
+
+
+def _says_as_much(flagged: StragglerSummary, rarely: StragglerSummary) -> bool:
+    """Whether a rank that the rules for a window flagged is the rarely slow one, in the same place and at
+    about its cost: once is enough."""
+    same = (flagged.rank, flagged.place or flagged.cause) == (rarely.rank, rarely.place or rarely.cause)
+    return same and flagged.lost_s >= rarely.lost_s / 2
 
 
 def _summarize_rarely_slow(last: Frame) -> StragglerSummary | None:

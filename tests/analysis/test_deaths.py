@@ -202,7 +202,10 @@ def test_what_to_do_about_an_error_is_told_by_its_message(
 def test_whether_the_kernel_killed_a_worker_for_want_of_memory_is_told_where_it_is_known(
     stage, out_of_memory: bool, cause: str, action: str
 ) -> None:
-    raises(stage, 1, "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL", load())
+    reason = "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL"
+    stage.answer(1, (Stack("MainThread", True, (load(),)),), number=0, reason=reason)
+    stage.say(1, Bye(stage.now_ns, "RuntimeError"))
+    assert stage.frame().deaths[0].reason == reason, "nothing is guessed while its exit is not known"
     stage.tell("exit", 1, exit_code=1, out_of_memory=out_of_memory)
     stage.feed(stage.world.run("failed", 1))
     frame = stage.frame()

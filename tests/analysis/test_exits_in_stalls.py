@@ -104,6 +104,20 @@ def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) ->
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
 
 
+def test_what_exits_after_a_signal_to_the_launcher_is_no_stall_of_the_report(stage) -> None:
+    fields = {"signal": "SIGINT", "host": "node0"}
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields)))
+    gives_up(stage, 1, "KeyboardInterrupt")
+    stage.beat(20, {rank: {"step": 40, "sequence": 83} for rank in OTHERS})
+    assert stage.frame().stall is not None
+    stage.after_s = 32
+    ends(stage, *OTHERS, signal="SIGKILL")
+    fails(stage)
+    report = report_of(stage)
+    assert [finding.kind for finding in report.verdict][:2] == ["ended_from_outside", "even"]
+    assert report.stalls == ()
+
+
 @pytest.mark.parametrize("until_s", [5, 17])
 def test_who_reads_only_the_end_of_a_recording_is_told_the_same(make_world, tmp_path, until_s: int) -> None:
     stage = Stage(make_world(4), steps=400)

@@ -249,6 +249,23 @@ def test_the_others_begin_again_without_the_host_that_got_the_signal(make_world)
     launcher_receives(stage, "SIGTERM")
     for rank in (2, 1, 0):
         is_ended(stage, rank, "SIGTERM")
-    smaller = make_world(2, session_base=200, incarnation=1, now_us=stage.world.now_us + 5_000_000)
+    later_us = stage.world.now_us + 5_000_000
+    smaller = make_world(2, hosts=("node1",), session_base=200, incarnation=1, now_us=later_us)
     stage.feed(*smaller.introduce(), *smaller.steps(5))
     assert (stage.frame().run.world_size, stage.frame().group.incarnation) == (2, 1)
+
+
+def test_ranks_that_had_just_been_restarted_are_ended_by_the_signal_to_their_launcher(make_world) -> None:
+    """They report once they have imported torch, which may be after the signal."""
+    stage = Stage(make_world(2))
+    raises(stage, 1, "RuntimeError: flaky disk", load())
+    is_ended(stage, 0, "SIGTERM")
+    stage.after_s = 9.0
+    launcher_receives(stage, "SIGINT")
+    stage.world = make_world(2, session_base=200, incarnation=1, now_us=stage.world.now_us + 10_000_000)
+    stage.after_s = 10.0
+    stage.feed(*stage.world.introduce())
+    for rank in (0, 1):
+        raises(stage, rank, "KeyboardInterrupt", load())
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence == "INTERRUPTED by SIGINT (Ctrl-C)"

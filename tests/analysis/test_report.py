@@ -475,6 +475,21 @@ def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdi
     ]
 
 
+def test_pauses_that_two_rules_find_are_told_and_counted_once(make_world: type[World]) -> None:
+    world = make_world(2, own=True)
+
+    def pausing() -> Iterator[Received]:
+        yield from begun(world)
+        for step in range(400):
+            world.delays = {(1, "forward"): 1_200_000} if step % 5 == 4 else {}
+            world.gc_us = {1: 1_200_000} if step % 5 == 4 else {}
+            yield from world.steps(1)
+
+    found = report_from_messages(pausing(), steps=400)
+    assert [(slow.rank, slow.pattern, slow.cause) for slow in found.stragglers] == [(1, "intermittent", "gc")]
+    assert found.cost.flagged_s is not None and found.cost.flagged_s < 80 * 1.2, "what was waited in all"
+
+
 def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world: type[World]) -> None:
     world = make_world(own=True, detail_every=1000)
     found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)

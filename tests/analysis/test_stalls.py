@@ -693,6 +693,25 @@ def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_pol
     ]  # fmt: skip
 
 
+def test_a_worker_that_is_stopped_is_named_as_such_wherever_it_was_in_its_code(stage) -> None:
+    one_missing(stage)
+    torch_data = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+    _, main = users("next_batch")
+    loader = StackFrame(torch_data, 1200, "_try_get_data", "")
+    stage.answer(1, (main._replace(frames=(loader, *main.frames)),), groups={"0": 82})
+    workers = {"worker0_pid": 7001, "worker0_state": "S", "worker0_waits_in": "futex_wait"}
+    workers |= {"worker1_pid": 7002, "worker1_state": "T", "worker1_waits_in": "do_signal_stop"}
+    stage.tell("kernel", 1, pid=7000, state="S", waits_in="do_sys_poll", **workers)
+    stage.tell("worker_call", 1, pid=7002, call="data.py:41 decode")
+    found = stage.frame()
+    assert (
+        verdict(found)
+        .second()
+        .startswith("rank 1 waits for DataLoader worker pid 7002, stopped (SIGSTOP), in train.py:")
+    )
+    assert next_action(found) == "kill -CONT 7002 on node0: a worker of rank 1 is stopped."
+
+
 def test_a_rank_that_has_not_reached_init_process_group_is_named_though_none_has_reported(make_world) -> None:
     world = make_world(4)
     reducer = Reducer()

@@ -104,7 +104,8 @@ def reason(rank_state: RankState) -> str:
     killed = _KILLED_WORKER.search(line)
     if killed is not None and killed[1] == "SIGKILL" and rank_state.out_of_memory is not None:
         return f"{line} ({OUT_OF_MEMORY if rank_state.out_of_memory else NOT_OUT_OF_MEMORY})"
-    if killed is not None:
+    # Before its exit is known it is not known either whether the kernel has killed the worker.
+    if killed is not None and not (killed[1] == "SIGKILL" and rank_state.exit_ns is None):
         return line + SIGNALS.get(killed[1], ("", ""))[1]
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 3] + "..."
 

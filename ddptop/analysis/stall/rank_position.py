@@ -20,10 +20,12 @@ from ddptop.analysis.ranks import DeviceReport, KernelReport
 from ddptop.analysis.stall.collectives import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
 from ddptop.frames.numbers import fixed
-from ddptop.frames.stall import MAX_POSITIONS, Call, Death, RankPosition, Trace
+from ddptop.frames.stall import MAX_POSITIONS, STOPPED_WORKER, Call, Death, RankPosition, Trace
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.evidence import Evidence
@@ -148,8 +150,9 @@ def worker_waited_for(rank_state: RankState, since_ns: int) -> str:
     """`DataLoader worker pid 123 in data.py:41 decode, which sleeps in hrtimer_nanosleep`: the workers that a
     rank waits for whose main thread is in its loader; empty: it waits for none.
 
-    Those in the user's code, where that is known; else those that do not sleep as an idle one does, in a poll
-    of their queue.
+    Those that a signal has stopped (`DataLoader worker pid 123, stopped (SIGSTOP)`). If none is, those in the
+    user's code, where that is known; else those that do not sleep as an idle one does, in a poll of their
+    queue.
     """
     answer, kernel = answer_since(rank_state, since_ns), kernel_since(rank_state, since_ns)
     stack = calls.main_stack(answer.stacks) if answer is not None else None
@@ -159,6 +162,9 @@ def worker_waited_for(rank_state: RankState, since_ns: int) -> str:
     kind = next((name for end, name in _WORKERS if any(file.endswith(end) for file in files)), "")
     if not kind:
         return ""
+    stopped = [worker for worker in kernel.workers if worker.state in ("T", "t")]
+    if stopped:
+        return f"{_name_workers(kind, stopped)}, {STOPPED_WORKER}"
     places = {
         worker.pid: call
         for worker in kernel.workers
@@ -170,7 +176,7 @@ def worker_waited_for(rank_state: RankState, since_ns: int) -> str:
     busy = busy or [*kernel.workers]
     alike = [worker for worker in busy if worker.words() == busy[0].words()]
     single = len(alike) == 1
-    name = f"{kind}{'' if single else 's'} pid {' '.join(str(worker.pid) for worker in alike)}"
+    name = _name_workers(kind, alike)
     if places:
         distinct = sorted({places[worker.pid] for worker in alike})[:MAX_WORKER_PLACES]
         name += f" in {' and '.join(distinct)}"
@@ -179,6 +185,10 @@ def worker_waited_for(rank_state: RankState, since_ns: int) -> str:
     if not places and unread in _UNREAD and unread_ns > since_ns:
         words += f"; {_UNREAD[unread]}"
     return f"{name}, which {words}"
+
+
+def _name_workers(kind: str, workers: Sequence[KernelReport]) -> str:
+    return f"{kind}{'' if len(workers) == 1 else 's'} pid {' '.join(str(worker.pid) for worker in workers)}"
 
 
 def device_since(rank_state: RankState, since_ns: int) -> DeviceReport | None:

@@ -153,7 +153,9 @@ def _end_of_run(report: Report) -> list[Finding]:
     host = next((alert for alert in report.troubles if alert.evidence.get("cause")), None)
     if host is not None:  # what has exited had lost its peers
         return [_ended(report, f"{host.message}; {ranks_in_short([d.rank for d in deaths])} followed")]
-    return [_ended(report, sentence, earlier)]
+    before = _stall_before_failure(report)
+    stalled = () if before is None else (f"before that {_stalled_for(before)}",)
+    return [_ended(report, sentence, (*earlier, *stalled))]
 
 
 def _ended(report: Report, sentence: str, detail: tuple[str, ...] = ()) -> Finding:
@@ -236,6 +238,15 @@ def final_stall(report: Report) -> StallPeriod | None:
     return None if last is None or last.ended_s is None or last.until_s is not None or own_reason else last
 
 
+def _stall_before_failure(report: Report) -> StallPeriod | None:
+    """The stall from which a rank came out only to fail for a reason of its own."""
+    last = report.stalls[-1] if report.stalls else None
+    own_reason = any(not death.follows for death in report.deaths)
+    if last is None or last.until_s is not None or not own_reason or report.run.state not in FAILED_STATES:
+        return None
+    return last
+
+
 def _stalled_for(stall: StallPeriod) -> str:
     return f"stalled for {format_seconds(stall.lasted_s)}: {stall.sentence}"
 
@@ -243,7 +254,8 @@ def _stalled_for(stall: StallPeriod) -> str:
 def _find_stalls(report: Report) -> list[Finding]:
     stalls = report.stalls
     # A stall in which the run ended is part of the first finding.
-    if not stalls or (len(stalls) == 1 and final_stall(report) is not None):
+    ended_in = final_stall(report) or _stall_before_failure(report)
+    if not stalls or (len(stalls) == 1 and ended_in is not None):
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
     still = " (still stalled)" if _is_final_stall(longest, report) else ""

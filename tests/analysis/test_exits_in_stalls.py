@@ -13,13 +13,14 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Hello, Received
+from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Hello, Phase, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report import build
 from ddptop.report.content import Report
 from ddptop.sources.player import Player
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, NS, START_NS, Stage, op, users, waits
+from tests.analysis.test_deaths import load, raises
 
 TIMED_OUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242"
@@ -102,6 +103,21 @@ def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) ->
     ends(stage, 1, 3)
     fails(stage)
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
+
+
+def test_a_pause_that_ends_in_a_failure_is_one_finding(stage) -> None:
+    paused = {rank: {"step": 40, "sequence": 81, "phase": Phase.OTHER} for rank in range(4)}
+    stage.beat(17, paused)
+    for rank in range(4):
+        stage.answer(rank, users("evaluate"), phase=Phase.OTHER)
+    stage.beat(22, paused)
+    raises(stage, 1, "ValueError: no such file", load())
+    ends(stage, *OTHERS)
+    fails(stage)
+    report = report_of(stage)
+    assert [finding.kind for finding in report.verdict] == ["failed", "even"]
+    (before,) = report.verdict[0].detail
+    assert before.startswith("before that stalled for 2") and before.endswith(report.stalls[0].sentence)
 
 
 def test_what_exits_after_a_signal_to_the_launcher_is_no_stall_of_the_report(stage) -> None:

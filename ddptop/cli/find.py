@@ -118,6 +118,9 @@ def newest_recording() -> Path:
         if is_readable(path):
             note(f"the newest recording: {path.name.removesuffix(SUFFIX)}")
             return path
+    if running:
+        name = running[0].name
+        raise CliError(f"no recording on this machine: {name} is live and not being recorded", Exit.NOT_FOUND)
     raise CliError(
         "no live run and no recording on this machine; start one with ddptop-run SCRIPT", Exit.NOT_FOUND
     )

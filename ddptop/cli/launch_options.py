@@ -121,7 +121,7 @@ def _parse_size(text: str) -> int:
 
 def _parse_percent(text: str) -> float:
     if not 0 < _number_or_nan(text) <= 100:
-        raise ValueError(f"{text!r} is no percentage above 0")
+        raise ValueError(f"{text!r} is no percentage from above 0 to 100")
     return _number_or_nan(text)
 
 

@@ -210,8 +210,9 @@ PLACES: Mapping[OwnPlace, PlaceWords] = MappingProxyType(
         "between_steps": PlaceWords(
             title="between two steps",
             short="between steps",
-            remedy="Look at what {ranks} does between the optimizer and the next forward{fetching}. A "
-            "checkpoint, an evaluation or logging can be done every so many steps, or in a thread.",
+            remedy="Look at what {ranks} does before forward, since the optimizer or the last "
+            "micro-step{fetching}. A checkpoint, an evaluation or logging can be done every so many steps, "
+            "or in a thread.",
         ),
     }
 )

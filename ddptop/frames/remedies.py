@@ -212,6 +212,11 @@ _ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "Use checkpoint(..., use_reentrant=False) or DistributedDataParallel(..., static_graph=True): a "
         "parameter takes part twice in a backward.",
     ),
+    (
+        re.compile(r"(reset|closed) by peer \[|ncclRemoteError|remote process exited"),
+        "Find out which rank has ended first: rank {rank} has lost its connection to it. Read the output of "
+        "the others, and compare how many collectives each calls{up_to}.",
+    ),
 )
 """What to do about an error, by its message."""
 
@@ -235,7 +240,9 @@ def of_death(death: Death) -> str:
         return f"Start it again: {_GONE_PEERS}"
     for pattern, action in _ACTIONS_BY_ERROR:
         if pattern.search(text):
-            return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))
+            up_to = "" if call is None else f", up to {_name_place(call)}"
+            unused = _unused_parameters(text)
+            return action.format(host=host, rank=death.rank, unused=unused, up_to=up_to)
     if ended_by_signal(death.signal, death.reason):
         if death.reason == OUT_OF_MEMORY:
             return (

@@ -304,13 +304,20 @@ def _find_slow_links(report: Report) -> list[Finding]:
 
 
 def _find_stragglers(report: Report) -> list[Finding]:
-    result = [_find_straggler(straggler, report) for straggler in report.stragglers[:MAX_STRAGGLERS]]
-    hidden = report.stragglers[MAX_STRAGGLERS:]
+    stragglers = [straggler for straggler in report.stragglers if not _was_stall(straggler, report)]
+    result = [_find_straggler(straggler, report) for straggler in stragglers[:MAX_STRAGGLERS]]
+    hidden = stragglers[MAX_STRAGGLERS:]
     if hidden:
         lost = format_seconds(sum(straggler.lost_s for straggler in hidden))
         who = ranks_in_short([straggler.rank for straggler in hidden])
         result.append(Finding("stragglers", "warning", f"{who} now and then: {lost}"))
-    return [*result, *_other_skew(report)] if result else result
+    return [*result, *_other_skew(report)] if report.stragglers else result
+
+
+def _was_stall(slow: StragglerSummary, report: Report) -> bool:
+    """Whether the few steps in which a rank was slow were stalls, which have a finding of their own."""
+    n_stalls = sum(slow.rank in stall.ranks for stall in report.stalls)
+    return slow.rare is not None and slow.rare.n_slow <= n_stalls
 
 
 def _other_skew(report: Report) -> list[Finding]:

@@ -444,6 +444,17 @@ def test_an_exit_code_that_becomes_known_later_replaces_the_good_order(stage) ->
     assert (found.deaths[0].rank, found.deaths[0].exit_code) == (1, 3)
 
 
+def test_a_lost_connection_is_no_error_to_fix_while_it_is_not_known_which_rank_left_too_early(
+    make_world,
+) -> None:
+    stage = Stage(make_world(8))
+    finishes(stage, 1)
+    raises(stage, 0, RESET, BACKWARD, load(61))
+    action = next_action(stage.frame())
+    assert action.startswith("Find out which rank has ended first: rank 0 has lost its connection to it.")
+    assert action.endswith("how many collectives each calls, up to train.py:61 load.")
+
+
 def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) -> None:
     finishes(stage, 1)
     for rank in (0, 2, 3):

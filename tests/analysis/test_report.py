@@ -17,7 +17,7 @@ from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Event, Hello, Phase, Received, Steps
 from ddptop.report.build import make_report, report_from_messages
-from ddptop.report.content import as_data
+from ddptop.report.content import StallPeriod, as_data
 from ddptop.report.findings import make_findings
 from ddptop.report.html import html_page
 from ddptop.report.sampling import RunSampler
@@ -280,6 +280,25 @@ def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None
     assert found.cost.stalled_s == stall.lasted_s
     assert found.cost.step_s < 10
     assert kinds(found)[0] == "stall"
+
+
+def test_a_step_that_was_a_stall_is_not_told_again_as_a_slow_rank(make_world: type[World]) -> None:
+    world = make_world(size=2, own=True)
+
+    def pauses_once() -> Iterator[Received]:
+        yield from begun(world)
+        yield from world.steps(100)
+        world.delays = {(1, "after_optimizer"): 22_000_000}
+        yield from world.steps(1)
+        world.delays = {}
+        yield from world.steps(100)
+
+    found = report_from_messages(pauses_once(), steps=200)
+    assert [slow.pattern for slow in found.stragglers] == ["rare"]
+    assert [finding.kind for finding in make_findings(found)].count("straggler") == 1
+    stall = StallPeriod("missing", 1.0, 101, (1,), (0,), "rank 1 is missing", (), (), until_s=23.0)
+    told = make_findings(replace(found, stalls=(stall,)))
+    assert [finding.kind for finding in told] == ["lost", "stall"]
 
 
 def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:

@@ -406,7 +406,10 @@ def test_a_wrong_variable_is_passed_over_in_one_line(
     monkeypatch.setenv("DDPTOP_BUDGET", "much")
     monkeypatch.setenv("DDPTOP_RECORD", "/dev/null")
     assert parsed("train.py").budget == 1.0
-    assert capsys.readouterr().err == "ddptop: DDPTOP_BUDGET: 'much' is no percentage above 0; ignored\n"
+    assert (
+        capsys.readouterr().err
+        == "ddptop: DDPTOP_BUDGET: 'much' is no percentage from above 0 to 100; ignored\n"
+    )
     assert parsed("train.py").record == parsed("--ddptop-record", "/dev/../dev/null", "x").record == "off"
 
 

@@ -18,6 +18,13 @@ def test_nothing_yet(ddptop) -> None:
     assert json.loads(ddptop("ls", "--json").stdout) == {"schema": 1, "runs": []}
 
 
+def test_a_live_run_without_a_recording_is_said_where_one_is_wanted(ddptop, live_run) -> None:
+    live_run("train-k7qf", "11ff", recording=None)
+    done = ddptop("report")
+    said = "no recording on this machine: train-k7qf is live and not being recorded"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", f"ddptop: {said}\n")
+
+
 def test_live_runs_and_recordings(ddptop, live_run, tmp_path: Path) -> None:
     state = tmp_path / "state" / "ddptop"
     state.mkdir(mode=0o700)

@@ -32,6 +32,7 @@ from ddptop.report.findings import (
     final_stall,
     format_seconds,
     ranks_in_short,
+    told_stalls,
 )
 from ddptop.report.ledger_advice import (
     WORTH_PCT,
@@ -374,10 +375,11 @@ def _suggest_for_death(report: Report) -> Iterator[Suggestion]:
 
 def _suggest_for_stalls(report: Report) -> Iterator[Suggestion]:
     """The longest stall, and what all of them cost."""
-    stall = max(report.stalls, key=lambda stall: stall.lasted_s, default=None)
+    stalls = told_stalls(report)
+    stall = max(stalls, key=lambda stall: stall.lasted_s, default=None)
     if stall is None:
         return
-    whole_s, total = report.cost.stalled_s, len(report.stalls)
+    whole_s, total = sum(stall.lasted_s for stall in stalls), len(stalls)
     times = "stalled" if total == 1 else f"stalled {total} times"
     gain = 100 * whole_s / report.run.elapsed_s if report.run.elapsed_s > 0 else 0.0
     position = next(

@@ -238,9 +238,15 @@ def final_stall(report: Report) -> StallPeriod | None:
     return None if last is None or last.ended_s is None or last.until_s is not None or own_reason else last
 
 
+def told_stalls(report: Report) -> list[StallPeriod]:
+    """The stalls, without those that are but the end of a rank, of which its death tells."""
+    died = {death.rank for death in report.deaths}
+    return [stall for stall in report.stalls if stall.kind != "dead" or not died.intersection(stall.ranks)]
+
+
 def _stall_before_failure(report: Report) -> StallPeriod | None:
     """The stall from which a rank came out only to fail for a reason of its own."""
-    last = report.stalls[-1] if report.stalls else None
+    last = next(reversed(told_stalls(report)), None)
     own_reason = any(not death.follows for death in report.deaths)
     if last is None or last.until_s is not None or not own_reason or report.run.state not in FAILED_STATES:
         return None
@@ -252,17 +258,18 @@ def _stalled_for(stall: StallPeriod) -> str:
 
 
 def _find_stalls(report: Report) -> list[Finding]:
-    stalls = report.stalls
+    stalls = told_stalls(report)
     # A stall in which the run ended is part of the first finding.
     ended_in = final_stall(report) or _stall_before_failure(report)
     if not stalls or (len(stalls) == 1 and ended_in is not None):
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
     still = " (still stalled)" if _is_final_stall(longest, report) else ""
-    sentence = f"stalled for {format_seconds(report.cost.stalled_s)}{still}: {longest.sentence}"
+    stalled_s = sum(stall.lasted_s for stall in stalls)
+    sentence = f"stalled for {format_seconds(stalled_s)}{still}: {longest.sentence}"
     if len(stalls) > 1:
         sentence = (
-            f"stalled {len(stalls)} times, {format_seconds(report.cost.stalled_s)} in total{still}; "
+            f"stalled {len(stalls)} times, {format_seconds(stalled_s)} in total{still}; "
             f"the longest for {format_seconds(longest.lasted_s)}: {longest.sentence}"
         )
     return [Finding("stall", "critical", sentence)]

@@ -105,6 +105,18 @@ def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) ->
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
 
 
+def test_ranks_that_wait_for_one_that_has_died_are_no_stall_beside_its_death(stage) -> None:
+    stage.tell("lost_rank", 1, pid=4001, exit_code=None, signal="SIGKILL")
+    stage.beat(30, {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS})
+    assert stage.frame().stall.kind == "dead"
+    ends(stage, *OTHERS)
+    fails(stage)
+    report = report_of(stage)
+    assert [finding.kind for finding in report.verdict] == ["failed", "even"]
+    assert report.verdict[0].detail == ()
+    assert [advice.kind for advice in report.advice if advice.kind in ("death", "stall")] == ["death"]
+
+
 def test_a_pause_that_ends_in_a_failure_is_one_finding(stage) -> None:
     paused = {rank: {"step": 40, "sequence": 81, "phase": Phase.OTHER} for rank in range(4)}
     stage.beat(17, paused)

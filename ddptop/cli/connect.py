@@ -35,7 +35,7 @@ TCP_S = 10.0
 """How long a connection over TCP may take."""
 
 WAIT_S = 2.0
-"""Between two attempts while `--wait` waits for the run to start."""
+"""Time between two attempts while `--wait` waits for the run to start."""
 
 
 class Target(NamedTuple):

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
 
 SAY_EVERY_S = 10.0
-"""Between two lines that say what the command waits for: with a cold disk, importing torch takes minutes."""
+"""Time between two lines that say what the command waits for: with a cold disk, importing torch takes
+minutes."""
 
 GRACE_S = 7.0
 """For the ranks and the launcher to end by themselves; with what SIGTERM takes then, all are gone in 10 s."""

@@ -30,7 +30,7 @@ WAIT_S = 10.0
 loaded machine or a cold disk several times that."""
 
 POLL_S = 0.2
-"""Between two checks whether the run is there."""
+"""Time between two checks whether the run is there."""
 
 
 @dataclass(frozen=True)

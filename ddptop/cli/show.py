@@ -48,8 +48,8 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 ALLOCATIONS = 20_000
-"""Between two searches of Python's for unused cycles of objects while the screen is shown. A frame of 4,096
-ranks makes some 2,000 objects, which are in none: at Python's own number these searches took 5 % of the
+"""Time between two searches of Python's for unused cycles of objects while the screen is shown. A frame of
+4,096 ranks makes some 2,000 objects, which are in none: at Python's own number these searches took 5 % of the
 viewer's CPU time."""
 
 FIRST_FRAME_S = 5.0

@@ -38,7 +38,7 @@ class Simulated:
         try:
             recording = state_directory() / f"{name}.ddptop"
             self._directory = create_run_directory(self._run_id)
-            arguments = self._collector_arguments(name, recording, ranks)
+            arguments = self._collector_arguments(name, recording)
             self._supervisor = CollectorSupervisor(arguments, self._directory / "collector.log")
             self._supervisor.start_process()
             self.process = self._start_ranks(ranks, steps)
@@ -51,7 +51,7 @@ class Simulated:
         """Process of the collector."""
         return self._supervisor.pid
 
-    def _collector_arguments(self, name: str, recording: Path, ranks: int) -> list[str]:
+    def _collector_arguments(self, name: str, recording: Path) -> list[str]:
         named = {
             "--run-dir": str(self._directory),
             "--run-id": self._run_id,

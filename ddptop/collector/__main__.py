@@ -17,8 +17,8 @@ NICENESS = 10
 """The ranks come first where they use every core; they keep their records until this process has time."""
 
 ALLOCATIONS = 20_000
-"""Between two searches of Python's for unused cycles of objects. Messages are in none: with 4,096 ranks these
-searches took 6 % of the CPU time at Python's own number, and up to 40 ms at a time."""
+"""Time between two searches of Python's for unused cycles of objects. Messages are in none: with 4,096 ranks
+these searches took 6 % of the CPU time at Python's own number, and up to 40 ms at a time."""
 
 AGAIN = 75
 """Exit code of a collector that is to be restarted: EX_TEMPFAIL of sysexits.h."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Straggler
 
 LOOK_NS, MANY_LOOK_NS, MANY_RANKS = 4 * NS, 10 * NS, 1024
-"""Between two looks at who is flagged, each of which takes milliseconds. Sampling lasts longer."""
+"""Time between two looks at who is flagged, each of which takes milliseconds. Sampling lasts longer."""
 
 MOST_RANKS = 4
 """Slow ranks that are asked at a time."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import FrameSource
 
 INTERVAL_NS = 200_000_000
-"""Between two frames. What ranks have reported is then at a viewer within 0.3 s: other hosts' agents take up
-to 0.05 s. Viewers for which frames are dear ask for fewer."""
+"""Time between two frames. What ranks have reported is then at a viewer within 0.3 s: other hosts' agents
+take up to 0.05 s. Viewers for which frames are dear ask for fewer."""
 
 FIGURES_NS, MANY_RANKS = 2_000_000_000, 1024
 """From MANY_RANKS ranks on, a frame may show medians of up to FIGURES_NS before, beside the ranks' steps,

@@ -31,7 +31,7 @@ _WORDS: Mapping[ActivityKind, str] = MappingProxyType(
         "other": "outside all phases",
     }
 )
-"""After `is` or `has been`; `{name}` is the activity's, `{its}` the rank's or the ranks'."""
+"""Words after `is` or `has been`; `{name}` is the activity's, `{its}` the rank's or the ranks'."""
 
 STATE_WORDS: Mapping[ActivityKind, str] = MappingProxyType({"evaluate": "EVALUATING", "save": "SAVING"})
 """In place of the run's state `LIVE`; others are a `LONG STEP`, a declared phase has its own name."""

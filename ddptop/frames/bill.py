@@ -149,7 +149,7 @@ def bill_of(ledger: Ledger, *, on_gpus: bool = False) -> Bill:
     """The bill of a run; `on_gpus`: ranks have a GPU each."""
     sums = {name: float(np.nansum(ledger.seconds_of(name))) for name in LEDGER_CLASSES}
     total_s = sum(sums.values())
-    of = "GPU" if on_gpus else "rank"
+    unit_prefix = "GPU" if on_gpus else "rank"
     name, length_s, _ = next(unit for unit in _UNITS if total_s < unit[2])
     names = sorted(sums, key=lambda name: -sums[name])
     amounts = round_to_sum([sums[name] / length_s for name in names], 1)
@@ -164,7 +164,7 @@ def bill_of(ledger: Ledger, *, on_gpus: bool = False) -> Bill:
         ledger.elapsed_s,
         n_ranks,
         total_s,
-        f"{of}-{name}",
+        f"{unit_prefix}-{name}",
         fixed(sum(amounts)),
         rows,
         _losses(ledger, n_ranks)[:MOST_LOSSES],

@@ -52,7 +52,7 @@ class LedgerRanks:
     restart_s: Column
     """From the last complete step before a restart to the first step after it."""
     end_s: Column
-    """After the last step, until the run ended."""
+    """Time after the last step, until the run ended."""
     unknown_s: Column
     """The running step, lost records, and what steps without phases take longer than usual."""
 

@@ -299,7 +299,7 @@ def median_phrase(median_ms: float, steps_per_s: float | None) -> str:
 
 
 IF_HIDDEN = "if communication were hidden too"
-"""After the step time without waiting for a slow rank and with all communication overlapped."""
+"""Words after the step time without waiting for a slow rank and with all communication overlapped."""
 
 
 def what_if_phrase(

@@ -393,17 +393,17 @@ def _stall_as_json(frame: Frame) -> dict[str, object] | None:
     return with_old_names(shown)
 
 
-def _position_as_json(found: RankPosition) -> dict[str, object]:
+def _position_as_json(position: RankPosition) -> dict[str, object]:
     return {
-        **_pick_fields(found, POSITION_FIELDS),
-        "user_call": None if found.user_call is None else _pick_fields(found.user_call, CALL_FIELDS),
+        **_pick_fields(position, POSITION_FIELDS),
+        "user_call": None if position.user_call is None else _pick_fields(position.user_call, CALL_FIELDS),
         "traces": [
             {
                 "thread": trace.thread,
                 "main": trace.main,
                 "calls": [_pick_fields(call, CALL_FIELDS) for call in trace.calls],
             }
-            for trace in found.traces
+            for trace in position.traces
         ],
     }
 

@@ -32,7 +32,7 @@ LATER_S = 2.0
 collector that was restarted may have another port."""
 
 MOST_PAUSE_S = 5.0
-"""Between two attempts to reach the store."""
+"""Time between two attempts to reach the store."""
 
 JOIN_S = 0.5
 """How long the end of a launcher waits for the thread."""

@@ -60,7 +60,7 @@ def cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None:
 
 
 KILLED_NS = 10_000_000_000
-"""Between the kernel's kill for want of memory and the exit: the process's memory is freed first."""
+"""Time between the kernel's kill for want of memory and the exit: the process's memory is freed first."""
 
 
 class OutOfMemoryKills:

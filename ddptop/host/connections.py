@@ -20,7 +20,8 @@ from ddptop.protocol.hosts import MAX_LINKS, HostLink
 from ddptop.protocol.limits import NS
 
 PERIOD_NS = 5 * NS
-"""Between two readings: the kernel goes through its table of all connections, which took 3 ms with ten."""
+"""Time between two readings: the kernel goes through its table of all connections, which took 3 ms with
+ten."""
 
 MAX_CONNECTIONS = 16_384
 """Connections that are read at most: the first ones of a host with more."""

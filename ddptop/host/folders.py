@@ -217,7 +217,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Under `sudo -E` a variable names another user's folder, where that user could swap ours."""
+    """Whether a folder is this user's: under `sudo -E` a variable names another user's, who could swap
+    ours."""
     try:
         return path.is_absolute() and path.is_dir() and path.stat().st_uid == os.geteuid()
     except OSError:

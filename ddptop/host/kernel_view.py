@@ -304,7 +304,7 @@ def _read_number(file: Path) -> int | None:
 
 
 DISKS_NS = 10 * NS
-"""Between two readings of the file systems."""
+"""Time between two readings of the file systems."""
 
 REPEAT_NS = 60 * NS
 """A file system that stays full is reported again so often: a report about a rank that is gone is lost."""

@@ -89,7 +89,7 @@ def process_status(pid: int) -> ProcessStatus | None:
 
 
 MAX_ANCESTORS = 64
-"""More than a rank has, with its launcher and shells."""
+"""Ancestors that are looked at: more than a rank has, with its launcher and shells."""
 
 
 def belongs_to(pid: int, other: int) -> bool:

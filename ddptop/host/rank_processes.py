@@ -14,7 +14,7 @@ from ddptop.host.processes import process_start, process_status, start_after
 from ddptop.host.step_counters import open_step_counter, read_step_counter
 
 GRACE_NS = 150_000_000
-"""Between a process's exit and reporting it: its last messages may still be on their way."""
+"""Time between a process's exit and reporting it: its last messages may still be on their way."""
 
 SILENCE_NS = 3_000_000_000
 """Six heartbeats. Only silence shows that a process has exited which was never seen: it is in another pid

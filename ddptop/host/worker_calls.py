@@ -32,7 +32,7 @@ MAX_READ = 4
 """Processes that are read at a time."""
 
 TIMEOUT_NS = 5 * NS
-"""After which a py-spy that has not finished is killed."""
+"""Time after which a py-spy that has not finished is killed."""
 
 MOST_NATIVE = 3
 """C functions that are reported."""

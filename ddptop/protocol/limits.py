@@ -14,7 +14,7 @@ DEFAULT_STALL_S = 15.0
 """Least time without a step that is a stall, unless `--ddptop-stall` says otherwise."""
 
 DEFAULT_RECORD_LIMIT_BYTES = 1 << 30
-"""After which a recording thins itself, unless `--ddptop-record-limit` says otherwise."""
+"""Size from which a recording thins itself, unless `--ddptop-record-limit` says otherwise."""
 
 # Fields that are added at the end of a message do not raise it: the decoder fills them in.
 VERSION = 1

@@ -165,7 +165,7 @@ STALL = "stall"
 """The mark of a stall: ranks were asked for evidence."""
 
 MAX_MARKS = 500
-"""More than a bar has cells."""
+"""Marks of a recording that are kept: more than a bar has cells."""
 
 QUIET = frozenset(
     ("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "device", "analyser", "ras")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Order: TypeAlias = "Callable[[Player], None]"
 
 FRAME_S = 0.125
-"""Between two frames while something moves: a screen at 4 Hz never waits for one."""
+"""Time between two frames while something moves: a screen at 4 Hz never waits for one."""
 READ_S = 0.1
 """Longest time without a frame while the clock runs faster than the file can be read."""
 FOLLOW_S = 0.5
-"""Between two checks of a growing file: its writer flushes every quarter of a second."""
+"""Time between two checks of a growing file: its writer flushes every quarter of a second."""
 BACKFILL_S = 0.02
 """The early history is read in pieces this long and with pauses as long: the screen needs the GIL."""
 MIN_SPEED, MAX_SPEED = 0.01, 10_000.0

@@ -109,8 +109,8 @@ class Published(Protocol):
 
 
 READINGS_EVERY_S, RARE_READINGS_EVERY_S = 2.0, 8.0
-"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the disk's; and
-where the publisher takes too much of a small budget."""
+"""Time between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the
+disk's; and where the publisher takes too much of a small budget."""
 
 LAST_STEPS_S = 0.2
 """How long `close` waits for a GPU that is some steps behind its host."""
@@ -128,7 +128,7 @@ ENDING_DEVICE_S = 0.02
 """How long a GPU that is some steps behind its host is waited for then."""
 
 HEARTBEAT_S = 2 * REPORT_S
-"""Between two heartbeats; the publisher wakes up at least so often."""
+"""Time between two heartbeats; the publisher wakes up at least so often."""
 
 
 class Turns:

@@ -39,7 +39,7 @@ REPORT_AFTER_S = 1.0
 """From torch's import, or the first process group, to the first message."""
 
 CYCLE_S = 0.25
-"""Between two looks whether the rank is asked where it is; a heartbeat is sent in every second one."""
+"""Time between two looks whether the rank is asked where it is; a heartbeat is sent in every second one."""
 
 CLOSE_S = 0.8
 """How long the exit of the process may be delayed until the last messages are acked."""
@@ -55,7 +55,7 @@ ASK_STORE_S = 600.0
 """How long the job's store is asked for another rank's mark: some tasks are no ranks, and start them only."""
 
 LONGEST_PAUSE_S = 30.0
-"""Between two such questions, each of which is a connection to the store."""
+"""Time between two such questions, each of which is a connection to the store."""
 
 
 class Milestone(NamedTuple):

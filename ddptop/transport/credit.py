@@ -36,8 +36,8 @@ FORGET_NS = 600 * 10**9
 """A viewer that sent nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
 
 STOPPED_NS = 10 * 10**9
-"""A viewer asks at least every few seconds. One that has not for so long is stopped, and gives up its place
-where all are taken."""
+"""A viewer that has asked for nothing for so long is stopped: it asks every few seconds. It gives up its
+place if all are taken."""
 
 OVER_IPC, OVER_TCP = b"i", b"t"
 """How a viewer is connected: the first byte of its name."""
@@ -46,7 +46,8 @@ KEYS_AGAIN_S = 1.0
 """The file of the viewers' keys is read again for a new connection, at most this often."""
 
 MAX_VIEWERS = 256
-"""More than a team has; a process that connects in a loop must not use up the collector's memory."""
+"""Viewers at a time, more than a team has: a process that connects in a loop must not use up the collector's
+memory."""
 
 
 class WaitingViewer(NamedTuple):

@@ -18,7 +18,7 @@ OVERHEAD_BYTES = 200
 """Bytes that Python's objects take for each message that is kept."""
 
 SESSIONS_OF_A_RANK = 4
-"""More than `AckedReceiver` knows at a time."""
+"""Sessions of a rank that are kept: more than `AckedReceiver` knows at a time."""
 
 BEAT_NS = NS
 """Least time between two heartbeats of a rank of which other messages are sent too: half of what a collector

@@ -44,7 +44,7 @@ from ddptop.tui.views.picture import picture, without_frame
 WHEEL_LINES = 3
 
 TERMINAL_CHECK_S = 0.5
-"""Between two checks that the terminal is still there: Textual reads a closed one in a tight loop."""
+"""Time between two checks that the terminal is still there: Textual reads a closed one in a tight loop."""
 
 FIRST_POLL_S, FIRST_POLLS = 0.05, 40
 """Interval and number of polls for the first frame: a user waits for it."""

@@ -198,10 +198,10 @@ def ended_in_collective(rank_state: RankState) -> bool:
 def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     """Decide which ranks exited in good order while the others still needed them; returns those newly known.
 
-    Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks, or
-    did so until it ended.
-    They are none while most ranks have exited in good order or may still do so: then it is those that failed
-    for which the others did not stay. Nor where a rank has failed for a reason of its own.
+    Since the exit of such a rank, another one has failed because it lost a peer, or waits in a collective of
+    all ranks, or did so until it ended. There is no such rank while most ranks have exited in good order or
+    may still do so: then the others did not stay for those that failed (`update_left_alone`). Nor is there
+    one where a rank has failed for a reason of its own.
     """
     finished = [
         rank_state

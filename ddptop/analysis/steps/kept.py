@@ -67,12 +67,15 @@ class Part(NamedTuple):
 
 
 class Peers(NamedTuple):
-    """The ranks of a process group, `mine`: which of them belong to it, to the first that holds them, and
-    `to`: their numbers. Slices where all ranks are members, which are not copied then."""
+    """The ranks of a process group, within which own times are compared. Slices where all ranks are members:
+    nothing is copied then."""
 
     members: Indices | slice
+    """All ranks of the group."""
     mine: Mask | slice
+    """(members,) whether a member has this group as its own: the first of its groups."""
     to: Indices | slice
+    """The ranks that have it as their own."""
 
 
 def _peers(scopes: Sequence[Scope], world: int) -> Iterable[Peers]:
@@ -267,17 +270,18 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
         part, of_part = divided.parts[i], divided.of_parts[i]
         times = of_part.launches(len(numbers)).transpose(2, 1, 0)
         ready, took = (_narrow(times[column]) for column in (1, 2))
-        found = (
-            part.scope,
-            part.buckets,
-            part.backend,
-            divided.compared[i],
-            numbers,
-            ready,
-            took,
-            of_part.joined,
+        parts.append(
+            PackedPart(
+                part.scope,
+                part.buckets,
+                part.backend,
+                divided.compared[i],
+                numbers,
+                ready,
+                took,
+                of_part.joined,
+            )
         )
-        parts.append(PackedPart(*found))
     compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
     return Packed(step.step, _narrow(head), step.begin_ns, tuple(parts), compared, _narrow(step.exposed))
 

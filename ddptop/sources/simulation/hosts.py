@@ -19,7 +19,7 @@ BOUND_NS, ROUND_TRIP_NS = 130_000, 170_000
 what the drift may be wrong by."""
 
 MOST_APART_NS = 20_000_000
-"""Between the clocks of two hosts."""
+"""Largest difference between the clocks of two hosts."""
 
 MOST_DRIFT_PPM = 40
 

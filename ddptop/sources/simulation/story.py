@@ -30,7 +30,7 @@ DEATH = 0.75
 silent for some seconds, a rank fails."""
 
 EVEN_STEPS = 60
-"""After its slow part: by then no rank is flagged any more."""
+"""Steps after the slow part of the story: by then no rank is flagged any more."""
 
 LATE = 0.35
 """How late the straggler is, as a part of the step."""

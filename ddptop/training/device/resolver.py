@@ -121,7 +121,7 @@ GIVE_UP_NS = 20_000_000_000
 stalled device must not keep its last finished steps from being shown."""
 
 POLL_S = 0.005
-"""Between two polls at the end of training, when nothing else is to be done."""
+"""Time between two polls at the end of training, when nothing else is to be done."""
 
 MAX_HELD = 1024
 """Steps that wait at a time: a host that runs further ahead than this is not what DDP does."""

@@ -32,8 +32,8 @@ SHARE = 0.4
 """Share of the budget that reads may take at most; less where the rest of ddptop leaves less of it."""
 
 LEAST_S, MOST_S = 1, 256
-"""Between two reads; a power of two. Ranks read at multiples of it in Unix time, so that one that reads more
-rarely reads when the others do."""
+"""Time between two reads; a power of two. Ranks read at multiples of it in Unix time, so that one that reads
+more rarely reads when the others do."""
 
 AT_END_S = 2
 """The last read comes so long after the one before: a script may destroy its groups a hundred times."""

@@ -48,7 +48,7 @@ LEAST_PAUSE_NS = 5 * NS
 """Pause after a series, before any other one."""
 
 LOOK_NS, LONG_STEP_LOOK_NS = 20_000_000, 100_000_000
-"""Between two looks, on average, unless they cost too much."""
+"""Time between two looks, on average, unless they cost too much."""
 
 LONG_STEP_TIMES, LONG_STEP_NS = 10, NS
 """A step lasts very long from so many times the usual one on, and so long at least."""

@@ -208,7 +208,7 @@ class Sink:
             end_s = float((begin_s + evaluated.columns[0, selected] / 1e3).max())
             self._span_s = (min(self._span_s[0], float(begin_s.min())), max(self._span_s[1], end_s))
             self.write_steps(batch)
-        except Exception as error:  # noqa: BLE001 - raised again by `_feed`
+        except Exception as error:  # noqa: BLE001 - raised again by `_raise_failure`
             self._failure = error
 
 

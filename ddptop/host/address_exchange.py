@@ -82,7 +82,7 @@ def serve_argument(job: Job, port: int) -> str:
 
 
 class AddressExchange:
-    """The part of one host. Begins with the first call of `note_job`."""
+    """One host's part of the exchange, in a thread that the first call of `note_job` starts."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class AddressExchange:
         """`folder`: the run's folder on this host.
 
         `begin` is called once, from the thread: with the job, and whether this host runs the collector.
-        `collects`: the same where it is known from before: then `begin` is not called. `received` is called
-        with each address that comes from another host.
+        `collects`: whether this host runs the collector, where that is known from before: then `begin` is not
+        called. `received` is called with each address that comes from another host.
         """
         self._folder = folder
         self._connect = connect

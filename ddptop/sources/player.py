@@ -281,11 +281,7 @@ class Player:
         """What the analysis knew when that was last recorded before `t_ns`; None: it was not recorded."""
         pieces = (piece.since_start for _, piece in reversed(self.recording.history_pieces()))
         since_start = next(
-            (
-                since_start_piece
-                for since_start_piece in pieces
-                if since_start_piece is not None and since_start_piece.at_ns <= t_ns
-            ),
+            (piece for piece in pieces if piece is not None and piece.at_ns <= t_ns),
             None,
         )
         if since_start is None:
@@ -308,8 +304,7 @@ class Player:
     def _recall_best(self, t_ns: int) -> None:
         """The ranks' best times from before the tail, as the writer recorded them last.
 
-        Of the time between that and the tail they are not known: of an earlier version's recording that may
-        be a minute.
+        They are not known for the time between that and the tail: a minute in recordings of earlier versions.
         """
         recorded = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
         # Steps that wait for their evaluation may still change the window.
@@ -317,7 +312,7 @@ class Player:
         window = self.reducer.state.figures.detail
         if window is None:
             return
-        # Of as many ranks: after a restart with another world these are other ranks.
+        # Only for as many ranks: after a restart with another world size they are other ranks.
         if recorded and len(recorded[-1][1].best_ms) == len(window.best_self):
             end_ns, past = recorded[-1]
             later = (r.message for r in self.recording.lasting_messages(from_ns=end_ns) if r.t_ns <= t_ns)
@@ -389,9 +384,8 @@ class Player:
         self._see_held(step)
         incarnation = self.reducer.state.incarnation
         while (received := self._cursor.peek_message()) is not None:
-            if (
-                self.reducer.state.incarnation > incarnation
-            ):  # it restarted first: stop at the first step after
+            # It restarted first: stop at the first step after that.
+            if self.reducer.state.incarnation > incarnation:
                 step, incarnation = 0, self.reducer.state.incarnation
             complete = self.step is not None and self.step >= step
             # A step that some rank lost is never complete: enough when every rank is past it.
@@ -418,9 +412,9 @@ class Player:
             self._feed_reducer(received)
 
     def _feed_run(self, run: MessageRun) -> None:
-        self.reducer.feed_run(run, 0, self._refuse_step)
+        self.reducer.feed_run(run, 0, self._count_refused)
 
-    def _refuse_step(self) -> None:
+    def _count_refused(self) -> None:
         self.refused += 1
 
     def _feed_reducer(self, received: Received) -> None:

@@ -35,11 +35,11 @@ class SessionColumns:
         self._before = dict(seen or {})
         self._of_an_owner = of_an_owner
         self.slot_by_id: dict[int, int] = {}
-        """By session its slot."""
+        """Slot of each session."""
         self._of: dict[Hashable, list[int]] = {}
-        """By owner its sessions, oldest first."""
+        """Sessions of each owner, oldest first."""
         self._free: list[int] = []
-        """Slots."""
+        """Slots without a session."""
         self._sorted: tuple[Integers, Integers] | None = None
         """The sessions in ascending order, and their slots."""
         self._routes: list[bytes] = []
@@ -149,8 +149,7 @@ class SessionColumns:
         seen[first] = self._seen[slot[first]]
         if not ((after[order] <= seen) & (seen < seq)).all():
             return False
-        # Only the last message of a session has a say: `accept_all` has made sure that those before it are in
-        # order.
+        # Only the last message of a session has a say: those before it are in order.
         last = np.append(first[1:], len(slot)) - 1
         self._seen[slot[last]] = seq[last]
         self._route[slot[last]] = np.array(self._number_routes(routes))[which[order[last]]]

@@ -278,7 +278,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once: `rebuild`, `restart`, `lost_rank`, `mute`, `recording`, ..."""
+    """Something that happened once: `milestone`, `exit`, `lost_rank`, `recording`, ..."""
 
     kind: Text
     t_ns: Nanoseconds

@@ -5,84 +5,28 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
-from tests import warm
 from tests.agent.fake_collector import FakeCollector
-
-DEADLINE_S = 120.0
-FAKE_RANK = Path(__file__).parent.parent / "collector" / "fake_rank.py"
-RUN_ID = "run"
+from tests.run_processes import DEADLINE_S, RUN_ID, RunProcesses
 
 
-def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Try again until it holds."""
-    end = time.monotonic() + deadline_s
-    while True:
-        began = time.monotonic()
-        if condition():
-            return
-        assert began < end, "waited in vain"
-        # A look that reads a recording takes half of the time at most: what it waits for needs the CPU, too.
-        time.sleep(min(0.5, max(0.02, time.monotonic() - began)))
-
-
-class OneHost:
+class OneHost(RunProcesses):
     """A run's folder on this host, its agent, its ranks, and the collector that they are relayed to."""
 
     def __init__(self, directory: Path, state: Path) -> None:
-        self.directory = directory
+        super().__init__(directory, os.environ | {"XDG_STATE_HOME": str(state)})
         self.state = state
         self.collector = FakeCollector()
-        self.processes: list[subprocess.Popen[str]] = []
-        self.environment = os.environ | {"XDG_STATE_HOME": str(state)}
-
-    def spawn(self, *words: object) -> subprocess.Popen[str]:
-        """A Python process with pipes for its streams."""
-        warm.begin()
-        process = warm.WarmPopen(
-            [sys.executable, *map(str, words)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-        )
-        self.processes.append(process)
-        return process
 
     def agent(self, *more: str, ready: bool = True, haste: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start it, and wait until it is ready. `haste`: with shorter times (see in_haste.py)."""
-        words = ["--run-dir", self.directory, "--run-id", RUN_ID, "--name", "name", "--script", "train.py"]
-        module = (warm.IN_HASTE, *haste, "ddptop.agent") if haste else ("-m", "ddptop.agent")
-        process = self.spawn(*module, *words, "--record", "unused", *more)
-        if ready:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == {"ready": True}
-        return process
-
-    def rank(
-        self,
-        rank: int,
-        world: int = 2,
-        *,
-        steps: int = 300,
-        rate: float = 300,
-        window: int = 1 << 20,
-        drain_s: float = 60.0,
-        end: str = "bye",
-    ) -> subprocess.Popen[str]:
-        """Start a made-up rank (see fake_rank.py)."""
-        return self.spawn(
-            FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, 3, window, drain_s, end
-        )
+        """Start it as `start_service` does."""
+        return self.start_service("ddptop.agent", "unused", *more, ready=ready, haste=haste)
 
     def ended(self, ranks: list[subprocess.Popen[str]]) -> None:
         """Wait for the ranks' end."""

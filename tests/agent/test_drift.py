@@ -8,8 +8,8 @@ import pytest
 
 from ddptop.protocol.messages import Clock
 from ddptop.recording.reader import Recording
-from tests.agent.conftest import RUN_ID, wait_for
 from tests.agent.test_killed import Pair
+from tests.run_processes import RUN_ID, wait_for
 
 SCALED = """
 import sys, time

@@ -20,9 +20,9 @@ from ddptop.protocol.messages import Event, Message, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
-from tests.agent.conftest import RUN_ID, wait_for
 from tests.agent.test_outage import recorded_steps
 from tests.collector.conftest import UNREAD_RANK
+from tests.run_processes import RUN_ID, wait_for
 
 STEPS = 2000
 

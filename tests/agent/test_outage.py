@@ -13,7 +13,7 @@ import pytest
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.messages import Hello, Steps
 from ddptop.recording.reader import Recording
-from tests.agent.conftest import wait_for
+from tests.run_processes import wait_for
 
 SOON = ("ddptop.agent.outbox.OUTAGE_NS=0.5", "ddptop.transport.bundle_sender.RESEND_NS=0.5")
 """For `host.agent`: it does without the collector sooner."""

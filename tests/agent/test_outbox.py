@@ -19,9 +19,9 @@ from ddptop.recording.disk import AppendFile
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
-from tests.agent.conftest import wait_for
 from tests.agent.fake_collector import FakeCollector
 from tests.made_up_run import hello, layout, run_message, steps
+from tests.run_processes import wait_for
 
 BOUND = 20_000
 """Bytes in memory before messages go to the file alone."""

@@ -15,7 +15,7 @@ from ddptop.protocol.hosts import About, HostUsage
 from ddptop.protocol.messages import Bye, Clock, Event, Flag, Hello, Steps
 from ddptop.transport.bundles import MAX_THIN
 from ddptop.transport.sockets import connect_dealer, new_context
-from tests.agent.conftest import RUN_ID, wait_for
+from tests.run_processes import RUN_ID, wait_for
 
 
 def test_all_steps_arrive_once_and_the_run_ends_with_its_launcher(host):

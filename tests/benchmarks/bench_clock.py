@@ -21,7 +21,7 @@ from pathlib import Path
 from ddptop.host.runs import ensure_run_directory
 from ddptop.protocol.messages import Clock
 from ddptop.recording.reader import Recording
-from tests.collector.conftest import FAKE_RANK
+from tests.run_processes import FAKE_RANK
 
 RUN_ID = "run"
 

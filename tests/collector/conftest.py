@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,80 +15,27 @@ from ddptop.host import folders
 from ddptop.host.runs import create_run_directory, read_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.sender import RESEND_S
-from tests import warm
+from tests.run_processes import DEADLINE_S, RUN_ID, RunProcesses, wait_for
 
-DEADLINE_S = 120.0
-FAKE_RANK = Path(__file__).parent / "fake_rank.py"
 UNREAD_RANK = Path(__file__).parent / "unread_rank.py"
 FAKE_AGENT = "tests.collector.fake_agent"
-RUN_ID = "run"
 
 
-def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Try again until it holds."""
-    end = time.monotonic() + deadline_s
-    while True:
-        began = time.monotonic()
-        if condition():
-            return
-        assert began < end, "waited in vain"
-        # A look that reads a recording takes half of the time at most: what it waits for needs the CPU, too.
-        time.sleep(min(0.5, max(0.01, time.monotonic() - began)))
-
-
-class Stage:
+class Stage(RunProcesses):
     """A run's folder, and the processes of a test around it."""
 
     def __init__(self, directory: Path, recording: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.recording = recording
-        self.processes: list[subprocess.Popen[str]] = []
         self.sources: list[LiveSource] = []
         self.wait_for = wait_for
-
-    def spawn(self, *words: object) -> subprocess.Popen[str]:
-        """A Python process with pipes for all three streams."""
-        warm.begin()
-        process = warm.WarmPopen(
-            [sys.executable, *map(str, words)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.processes.append(process)
-        return process
 
     def collector(
         self, *more: str, record: object = None, ready: bool = True, haste: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
-        """Start it, and wait until it is ready. `haste`: with shorter times (see in_haste.py)."""
-        words = ["--run-dir", self.directory, "--run-id", RUN_ID, "--name", "name", "--script", "train.py"]
-        module = (warm.IN_HASTE, *haste, "ddptop.collector") if haste else ("-m", "ddptop.collector")
-        process = self.spawn(*module, *words, "--record", record or self.recording, *more)
-        if ready:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == {"ready": True}
-        return process
-
-    def rank(
-        self,
-        rank: int,
-        world: int = 2,
-        *,
-        steps: int = 300,
-        rate: float = 300,
-        buckets: int = 3,
-        window: int = 1 << 20,
-        drain_s: float = 60.0,
-        end: str = "bye",
-    ) -> subprocess.Popen[str]:
-        """Start a made-up rank; `end` is what it does after its last step (see fake_rank.py).
-
-        At its end it waits up to `drain_s` for a collector that is slow, or has not started again.
-        """
-        return self.spawn(
-            FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, buckets, window, drain_s, end
+        """Start it as `start_service` does."""
+        return self.start_service(
+            "ddptop.collector", record or self.recording, *more, ready=ready, haste=haste
         )
 
     def ranks(self, world: int = 2, **options: float | str) -> list[subprocess.Popen[str]]:

@@ -25,7 +25,7 @@ from ddptop.frames.frame import Alert
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
 from ddptop.recording.reader import Recording
-from tests.collector.conftest import DEADLINE_S
+from tests.run_processes import DEADLINE_S
 
 SOON = ("ddptop.host.rank_processes.SILENCE_NS=0.5", "ddptop.collector.incidents.LASTS_NS=0.2")
 """For `stage.collector`: of a process whose end nobody can tell, the silence is taken for its end sooner, and

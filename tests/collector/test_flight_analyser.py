@@ -11,7 +11,7 @@ import pytest
 from ddptop.collector.flight_analyser import DEADLINE_NS, FlightAnalyser
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
-from tests.collector.conftest import wait_for
+from tests.run_processes import wait_for
 
 ASKED_NS = 100 * NS
 NOW_NS = 105 * NS

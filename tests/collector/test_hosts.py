@@ -29,9 +29,9 @@ from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
 from ddptop.transport.sockets import new_context
-from tests.collector.conftest import RUN_ID
 from tests.collector.test_recovery import recorded_past, steps_of, whole
 from tests.link import Link
+from tests.run_processes import RUN_ID
 
 SERVE = ("--serve", "127.0.0.1:0")
 WORLD = 6

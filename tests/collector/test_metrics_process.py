@@ -18,9 +18,10 @@ from ddptop.cli.launch_options import UsageError, add_options
 from ddptop.collector.metrics_process import LOGGER_VARIABLE, VARIABLE
 from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
-from tests.collector.conftest import RUN_ID, Stage
+from tests.collector.conftest import Stage
 from tests.export.test_loggers import scalars
 from tests.processes import free_port
+from tests.run_processes import RUN_ID
 
 STEPS = 200
 

@@ -30,8 +30,8 @@ from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, ProcessWatch
 from ddptop.host.runs import write_command
 from ddptop.host.step_counters import new_step_counter
 from ddptop.protocol.messages import Event, Received
-from tests.collector.conftest import wait_for
 from tests.made_up_run import hello
+from tests.run_processes import wait_for
 
 NS = 1_000_000_000
 

@@ -22,8 +22,9 @@ from ddptop.protocol.messages import Credit
 from ddptop.transport import bundle_receiver, bundle_sender
 from ddptop.transport.bundle_receiver import TOGETHER_NS
 from ddptop.transport.credit import CreditClient
-from tests.collector.conftest import RUN_ID, Stage, wait_for
+from tests.collector.conftest import Stage
 from tests.collector.fake_agent import Agent, Rank
+from tests.run_processes import RUN_ID, wait_for
 
 MS = NS // 1000
 ARRIVES_S = 20.0

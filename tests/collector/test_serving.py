@@ -15,7 +15,7 @@ from ddptop.frames.history import KEPT_POINTS
 from ddptop.host.runs import ingest_endpoint, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.transport.credit import CreditClient
-from tests.collector.conftest import DEADLINE_S
+from tests.run_processes import DEADLINE_S
 
 
 def test_a_run_is_served_from_its_first_step_to_its_last(stage, monkeypatch, tmp_path):

@@ -14,8 +14,8 @@ from ddptop.sources.live import LiveSource
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
 from tests.analysis.test_timeline import fed
-from tests.collector.conftest import DEADLINE_S
 from tests.made_up_run import World
+from tests.run_processes import DEADLINE_S
 
 
 def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:

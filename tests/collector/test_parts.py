@@ -140,6 +140,11 @@ def test_ranks_that_have_not_reported_yet_are_known_by_their_environment():
             process.wait()
 
 
+def ends(exits):
+    """The exits without what the kernel has counted of memory: some machines hide that."""
+    return [exit._replace(out_of_memory=None) for exit in exits]
+
+
 class Registry(set):
     """Stands for the poller."""
 
@@ -168,7 +173,7 @@ def test_the_end_of_a_process_wakes_the_poller(child):
     watch.note_readable([descriptor], 5)
     assert registry == set()
     assert watch.take_exits(5 + GRACE_NS - 1) == []
-    assert watch.take_exits(5 + GRACE_NS) == [RankExit(process, 5, -9, False, False)]
+    assert ends(watch.take_exits(5 + GRACE_NS)) == [RankExit(process, 5, -9, False, False)]
     assert (watch.take_exits(10**12), len(watch)) == ([], 0)
 
 
@@ -182,10 +187,10 @@ def test_without_pidfds_a_look_finds_it(child, monkeypatch):
     child.wait()
     watch.check_processes(2)
     process = RankProcess(1, 0, child.pid)
-    assert watch.take_exits(2 + GRACE_NS) == [RankExit(process, 2, None, False, False)]
+    assert ends(watch.take_exits(2 + GRACE_NS)) == [RankExit(process, 2, None, False, False)]
     assert (watch.take_exits(10**12), len(watch)) == ([], 0)
     watch.note_exit_code(child.pid, -9, 3)
-    assert watch.take_exits(3) == [RankExit(process, 2, -9, False, True)]
+    assert ends(watch.take_exits(3)) == [RankExit(process, 2, -9, False, True)]
     assert watch.take_exits(10**12) == []
 
 
@@ -201,7 +206,7 @@ def test_after_a_bye_nobody_waits_for_the_end_which_is_told_all_the_same(child):
     (descriptor,) = registry
     assert select.select([descriptor], [], [], 20)[0]
     watch.note_readable([descriptor], 5)
-    assert watch.take_exits(5) == [RankExit(process, 5, 1, True, False)]
+    assert ends(watch.take_exits(5)) == [RankExit(process, 5, 1, True, False)]
     watch.forget_session(1)
     assert registry == set()
 

@@ -94,7 +94,7 @@ class Admission:
             self._make_holder(self._describe_process(hello, hello.pid if ours else None))
 
     def note_bye(self, rank: int, session: int, *, sent: bool = True) -> None:
-        """A rank's process has sent BYE (or, with `sent` False, trains on after it)."""
+        """Note that a rank's process has sent BYE (or, with `sent` False, trains on after it)."""
         for process in (self._holders.get(rank), self._before.get(rank)):
             if process is not None and process.hello.session == session:
                 process.sent_bye = sent

@@ -64,7 +64,8 @@ class RanksOfHost(Protocol):
         """Take readings of processes, as `report_message` takes each."""
 
     def note_death(self, now_ns: int) -> None:
-        """A process has exited without a BYE: the other ranks are to be asked what they are doing."""
+        """Note that a process has exited without a BYE: the other ranks are to be asked what they are
+        doing."""
 
     def steps_of(self, session: int) -> tuple[int, int]:
         """For the process of a session: steps whose rows have arrived, and steps that it has finished at
@@ -187,7 +188,7 @@ class HostWatch:
         return True
 
     def _report_crash(self, process: RankProcess, now_ns: int) -> None:
-        """The stacks that a fatal signal has left in a file, as evidence of the rank."""
+        """Report the stacks that a fatal signal has left in a file, as evidence of the rank."""
         text = take_crash(crash_file(self._directory, process.session))
         if not text:
             return
@@ -227,7 +228,8 @@ class HostWatch:
             )
 
     def _report_late(self, now_ns: int) -> None:
-        """Ranks that others wait for in `init_process_group`, and those that do not meet after a restart."""
+        """Report ranks that others wait for in `init_process_group`, and those that do not meet after a
+        restart."""
         meeting = self._starts.find_meeting()
         if meeting is not None:
             about: dict[str, Scalar] = {**meeting._asdict(), "ranks": " ".join(map(str, meeting.ranks))}
@@ -242,7 +244,8 @@ class HostWatch:
             self._calls.request_calls(process, [late.view.pid], now_ns)
 
     def _report_asked(self, now_ns: int) -> None:
-        """What the kernel shows of the processes that were asked, and of those that they have started."""
+        """Report what the kernel shows of the processes that were asked, and of those that they have
+        started."""
         asked = {*self._ranks.asked}
         # Emptied before the reports: a session that is asked meanwhile is reported the next time.
         self._ranks.asked.clear()

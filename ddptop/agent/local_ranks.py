@@ -161,7 +161,7 @@ class LocalRanks:
             self._admission.recall_hello(received.message)
 
     def recall_number(self, session: int, seq: int) -> None:
-        """A collector before this one has recorded a session up to this number."""
+        """Note that an earlier collector has recorded a session up to this number."""
         self._receiver.note_recorded(session, seq)
 
     def admit_unread(self, hello: Hello) -> bool:
@@ -181,7 +181,7 @@ class LocalRanks:
         self._receiver.ask_rank(session, number)
 
     def mark_safe(self, session: int, seq: int) -> None:
-        """This session is kept for good up to `seq`; the next `acknowledge` says so to its rank."""
+        """Note that this session is kept for good up to `seq`; the next `acknowledge` says so to its rank."""
         self._receiver.mark_safe(session, seq)
 
     def acknowledge(self, *, safe: bool, detail_every: int) -> None:

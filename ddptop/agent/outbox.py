@@ -179,7 +179,7 @@ class Outbox:
         self._keep_message(received, kept)
 
     def report_message(self, message: About | Clock | Event, now_ns: int, *, urgent: bool = False) -> int:
-        """A message of the agent's own; returns its number, 0 where it is too large to be sent."""
+        """Keep a message of the agent's own; returns its number, 0 where it is too large to be sent."""
         # Such a message would be refused with the whole bundle.
         body = encode(message)
         if len(body) > MAX_RANK_MESSAGE_BYTES:

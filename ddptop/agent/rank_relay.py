@@ -114,7 +114,8 @@ class RankRelay:
             self._outbox.take_message(received, encode(hello))
 
     def note_acked(self, number: int) -> None:
-        """The collector has the agent's own messages up to this number: exits that it knows are forgotten."""
+        """Note that the collector has the agent's own messages up to this number: exits that it knows are
+        forgotten."""
         done = [name for name, relayed in self._sessions.items() if 0 < relayed.reported <= number]
         for name in done:
             self._sessions[name].reported = -1

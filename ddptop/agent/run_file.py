@@ -25,7 +25,7 @@ class KeptRunFile:
         self._written: RunFile | None = None
 
     def forget_written(self) -> None:
-        """The file was removed: the next `write_if_changed` writes it again."""
+        """Note that the file was removed: the next `write_if_changed` writes it again."""
         self._written = None
 
     def write_if_changed(

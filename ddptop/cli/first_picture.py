@@ -51,7 +51,7 @@ def show_first_page(waits_for: str) -> None:
 
 
 def leave_to_screen() -> None:
-    """The screen draws over it, and leaves the page in the end."""
+    """Leave the page to the screen, which draws over it and leaves it in the end."""
     global _is_shown
     _is_shown = False
     _stop_handling()

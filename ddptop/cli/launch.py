@@ -174,7 +174,7 @@ def begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
 
 
 def _begin_exec(options: LaunchOptions, command: Sequence[str]) -> Run:
-    """A run of this launcher, or one that it shares with other launchers of this host."""
+    """Begin a run of this launcher, or one that it shares with other launchers of this host."""
     from ddptop.cli.watched_run import SharedRun
     from ddptop.host.job_environment import shared_run_id
 

@@ -72,19 +72,21 @@ class RunOverHosts:
         self._starting = starting
 
     def note_rendezvous(self, job: Job) -> None:
-        """The launchers have met, for the first time or again. Returns at once, and never raises."""
+        """Note that the launchers have met, for the first time or again. Returns at once, and never
+        raises."""
         self._exchange.note_job(job)
 
     def note_signal(self, number: int) -> None:
-        """This launcher has received a signal that ends the run. Never raises."""
+        """Note that this launcher has received a signal that ends the run. Never raises."""
         note_launcher_signal(self._directory, number)
 
     def prepare_end(self) -> None:
-        """Ranks are ended in a moment: have them send what they have. Takes 50 ms at most; never raises."""
+        """Have ranks, which are ended in a moment, send what they have. Takes 50 ms at most; never raises."""
         give_notice(self._directory)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
-        """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+        """Note that ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or
+        raises."""
         with self._lock:
             supervisor = self._supervisor
             if supervisor is None:

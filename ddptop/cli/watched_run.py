@@ -64,15 +64,16 @@ class WatchedRun:
         return cls(name, directory, supervisor, member)
 
     def note_signal(self, number: int) -> None:
-        """This launcher has received a signal that ends the run. Never raises."""
+        """Note that this launcher has received a signal that ends the run. Never raises."""
         note_launcher_signal(self._directory, number)
 
     def prepare_end(self) -> None:
-        """Ranks are ended in a moment: have them send what they have. Takes 50 ms at most; never raises."""
+        """Have ranks, which are ended in a moment, send what they have. Takes 50 ms at most; never raises."""
         give_notice(self._directory)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
-        """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+        """Note that ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or
+        raises."""
         self._supervisor.report_exits(exits)
 
     def end_run(self, exit_code: int) -> None:
@@ -283,7 +284,7 @@ class SharedRun:
         return cls(folder, member, agent, announcement)
 
     def note_signal(self, number: int) -> None:
-        """This launcher has received a signal, which ends its rank. Never raises."""
+        """Note that this launcher has received a signal, which ends its rank. Never raises."""
         note_launcher_signal(self._folder, number)
 
     def prepare_end(self) -> None:

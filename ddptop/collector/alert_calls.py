@@ -86,7 +86,7 @@ class AlertCalls:
         self._errors = InternalErrors()
 
     def recall_message(self, message: Message) -> None:
-        """A message that an earlier collector of this run has recorded."""
+        """Take a message that an earlier collector of this run has recorded."""
         if isinstance(message, Event) and message.kind == SENT:
             self._incidents.recall_change(_recalled_change(message))
 

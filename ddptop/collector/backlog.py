@@ -87,7 +87,7 @@ class Backlog:
         self._emptied_ns, self._calm_since_ns, self._changed_ns = None, None, now_ns
 
     def recall_message(self, message: Message) -> None:
-        """An earlier collector of the run has recorded this message."""
+        """Take a message that an earlier collector of the run has recorded."""
         thin = message.fields.get("thin") if isinstance(message, Event) and message.kind == KIND else None
         # Only levels that this version knows; anything else would be asked of all agents.
         if type(thin) is int and (0 <= thin <= MOST_HALVINGS or thin == MAX_THIN):

@@ -50,7 +50,7 @@ class AlertIncidents:
         self._count = 0
 
     def recall_change(self, change: IncidentChange) -> None:
-        """An earlier collector has reported this change."""
+        """Note that an earlier collector has reported this change."""
         # Numbers go on where the earlier collector had come: an incident keeps its number in the run.
         self._count = max(self._count, change.number)
         key = _incident_key(change.alert)
@@ -62,7 +62,8 @@ class AlertIncidents:
     def note_alerts(
         self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int | None = None
     ) -> list[IncidentChange]:
-        """The changes, given the alerts that are active now, at their begin after `lasts_ns` or LASTS_NS."""
+        """Return the changes, given the alerts that are active now, at their begin after `lasts_ns` or
+        LASTS_NS."""
         changes = []
         lasts_ns = LASTS_NS if lasts_ns is None else lasts_ns
         for alert in alerts:
@@ -84,7 +85,8 @@ class AlertIncidents:
         return changes
 
     def note_last_alerts(self, alerts: Sequence[Alert], now_ns: int, *, well: bool) -> list[IncidentChange]:
-        """The changes at the end of the run: what is new begins at once. All is over if it ended `well`."""
+        """Return the changes at the end of the run: what is new begins at once. All is over if it ended
+        `well`."""
         changes = self.note_alerts(alerts, now_ns, lasts_ns=0)
         if well:
             changes += [

@@ -127,7 +127,7 @@ class Intake:
     def report_message(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
-        """A message of the collector's own, about the group or about one rank's process.
+        """Record and take a message of the collector's own, about the group or about one rank's process.
 
         An event names its rank itself.
         """
@@ -184,7 +184,7 @@ class Intake:
         )
 
     def note_death(self, now_ns: int) -> None:
-        """A process has exited without a BYE: the other ranks are asked what they are doing."""
+        """Note that a process has exited without a BYE: the other ranks are asked what they are doing."""
         self._stalls.note_death(now_ns, self.askable_sessions(now_ns))
 
     def askable_sessions(self, now_ns: int) -> list[int]:
@@ -370,7 +370,7 @@ class Intake:
         self._feed_reducer(received)
 
     def recall_number(self, session: int, seq: int) -> None:
-        """An earlier collector has recorded a session up to this number."""
+        """Note that an earlier collector has recorded a session up to this number."""
         self._ranks.recall_number(session, seq)
         if self._hosts is not None:
             self._hosts.receiver.note_recorded(session, seq)

@@ -163,7 +163,7 @@ class RemoteHosts:
         self._backlog.recall_message(message)
 
     def note_end(self, session: int) -> None:
-        """The agent with this session has reported its end: all that it had is recorded."""
+        """Note that the agent with this session has reported its end: all that it had is recorded."""
         self._not_ended.pop(session, None)
 
     def not_ended(self, now_ns: int) -> set[str]:

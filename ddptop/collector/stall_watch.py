@@ -82,7 +82,8 @@ class StallWatch:
             self._ask_those_due(current, sessions, now_ns)
 
     def note_death(self, now_ns: int, sessions: Collection[int]) -> None:
-        """A rank has died or failed: ask the others at once, unless that was just done for another one."""
+        """Note that a rank has died or failed: ask the others at once, unless that was just done for another
+        one."""
         current = self._round
         # Several ranks die within moments: one round explains all of them.
         if current is None or now_ns - current.began_ns >= ASK_AGAIN_NS:

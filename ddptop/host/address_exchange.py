@@ -113,7 +113,8 @@ class AddressExchange:
         self._thread = threading.Thread(target=self._run_exchange, name="ddptop-address", daemon=True)
 
     def note_job(self, job: Job) -> None:
-        """The hosts have met, for the first time or again: the store can be reached. Returns at once."""
+        """Note that the hosts have met, for the first time or again: the store can be reached. Returns at
+        once."""
         before, self._job = self._job, job
         if before is None:
             # Counted from the first meeting: after a restart the roles are decided already.

@@ -121,7 +121,7 @@ class ProcessWatch:
             watched.counter = open_step_counter(watched.process)
 
     def note_message(self, session: int, now_ns: int, *, trains: bool = False) -> None:
-        """A message came: a process that was never seen runs all the same.
+        """Note that a message came: a process that was never seen runs all the same.
 
         `trains`: with steps, which come after a BYE only where another group was made.
         """
@@ -148,13 +148,13 @@ class ProcessWatch:
                 os.close(watched.counter)
 
     def note_readable(self, descriptors: Collection[int], now_ns: int) -> None:
-        """The poller found these pidfds readable: their processes have exited."""
+        """Note that the poller found these pidfds readable: their processes have exited."""
         for watched in self._watched.values():
             if watched.descriptor is not None and watched.descriptor in descriptors:
                 self._note_exited(watched, now_ns)
 
     def note_exit_code(self, pid: int, code: int, now_ns: int) -> None:
-        """The launcher has reaped this process; `code` as `subprocess` gives it."""
+        """Note that the launcher has reaped this process; `code` as `subprocess` gives it."""
         if all(watched.process.pid != pid for watched in self._watched.values()):
             self._codes[pid] = code  # its HELLO may be in a file that is not read yet
             while len(self._codes) > MAX_WATCHED:
@@ -191,7 +191,7 @@ class ProcessWatch:
         return changed
 
     def recall_stopped(self, session: int, stopped: bool) -> None:
-        """A collector before this one has reported it."""
+        """Note what an earlier collector has reported: whether the process is stopped."""
         watched = self._watched.get(session)
         if watched is not None:
             watched.stopped = stopped

@@ -118,7 +118,8 @@ class KeptRoom:
             return
 
     def forget_blocks(self, size: int) -> None:
-        """The file was cut off at `size`: a file system may have given the blocks behind it back."""
+        """Forget the blocks behind `size`, where the file was cut off: a file system may have given them
+        back."""
         self._allocated_to = size
 
     def release_bytes(self, n_bytes: int) -> None:

@@ -236,7 +236,8 @@ class Player:
     # -- inside ------------------------------------------------------------------------
 
     def start_over(self, t_ns: int, *, whole: bool = True) -> None:
-        """A new reducer that has seen what is needed at `t_ns`, or the start of a small recording."""
+        """Begin with a new reducer that has seen what is needed at `t_ns`, or the start of a small
+        recording."""
         self._held = HeldSteps()
         self.from_start = (whole and self._is_small()) or t_ns <= self.recording.start_ns
         """Whether the reducer has seen everything from the start of the run."""
@@ -302,7 +303,7 @@ class Player:
         return recorded.from_ns
 
     def _recall_best(self, t_ns: int) -> None:
-        """The ranks' best times from before the tail, as the writer recorded them last.
+        """Take the ranks' best times from before the tail, as the writer recorded them last.
 
         They are not known for the time between that and the tail: a minute in recordings of earlier versions.
         """
@@ -324,7 +325,7 @@ class Player:
             window.best_self[:] = np.nan
 
     def _recall_excess(self, t_ns: int) -> None:
-        """The ranks' excess in the minutes before the tail, as recorded since the last restart."""
+        """Take the ranks' excess in the minutes before the tail, as recorded since the last restart."""
         state, began_ns = self.reducer.state, 0
         # After a restart the minutes before it are those of other processes.
         if state.incarnation:

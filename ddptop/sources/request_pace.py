@@ -45,11 +45,11 @@ class RequestPace:
         return now_s >= self._asked_s + (ASK_AGAIN_S if self.is_owed else pause_s)
 
     def note_request(self, ask_for: tuple[int, str], now_s: float) -> None:
-        """This was asked for."""
+        """Note that this was asked for."""
         self.is_owed, self._asked_s, self._asked_for = True, now_s, ask_for
 
     def note_frame(self, *, is_whole: bool) -> None:
-        """A frame has come. Where part of its history is missing yet, the rest is due at once."""
+        """Note that a frame has come. If part of its history is still missing, the rest is due at once."""
         if not is_whole:
             self.pause_s = 0.0
             return
@@ -59,7 +59,8 @@ class RequestPace:
         self.pause_s = min(self.slowest_s, median(self._costs_s) / CPU_SHARE)
 
     def note_unreadable(self) -> None:
-        """What has come cannot be read: slower, or each refresh would transfer another one in vain."""
+        """Note that what has come cannot be read: ask more slowly, or each refresh would transfer another one
+        in vain."""
         self.pause_s = min(2 * max(self.pause_s, PAUSE_S[0]), PAUSE_S[1])
 
     def ms_until_request(self, now_s: float) -> int:

@@ -72,7 +72,7 @@ class GcPauses:
         return cost_ns
 
     def forget_last(self) -> None:
-        """The next step is a first one."""
+        """Forget the step before: the next one is a first one."""
         self._known = False
 
 

@@ -56,7 +56,7 @@ class StepHold:
         return True
 
     def note_sent(self) -> None:
-        """The steps that had finished at the last `renew_hold` are sent."""
+        """Note that the steps that had finished at the last `renew_hold` are sent."""
         self._n_sent = self._counter[0] = self._sending
         if self._nothing_new_sent.locked():
             self._nothing_new_sent.release()

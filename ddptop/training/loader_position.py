@@ -34,14 +34,14 @@ class LoaderPosition:
         """Samples in a full batch of the pass that began last, as far as it was read; None: not known."""
 
     def note_batch(self, iterator: Any) -> None:
-        """The training thread asks this iterator for a batch."""
+        """Note that the training thread asks this iterator for a batch."""
         self._newest = weakref.ref(iterator)
         if batches_taken(iterator) == 0:  # a loader that keeps its workers keeps its iterator, too
             self._begun = self._newest
 
     def note_forward(self) -> bool:
-        """A forward that records gradients begins: the newest batch is trained on. Returns whether it is the
-        first of a pass."""
+        """Note that a forward that records gradients begins: the newest batch is trained on. Returns whether
+        it is the first of a pass."""
         newest, begins = self._newest, False
         # References are compared: Python gives the same one for the same object. A loader that keeps its
         # workers begins its next pass with the same iterator.

@@ -67,7 +67,7 @@ class LoggedScalars:
         self._newest: dict[str, tuple[int, Any]] = {}
 
     def note_value(self, name: str, value: Any, step: int) -> None:
-        """A float, or on a GPU a value that is not copied yet."""
+        """Note a float, or on a GPU a value that is not copied yet."""
         if name in self._newest or len(self._newest) < MAX_NAMES:
             self._newest[name] = (step, value)
 

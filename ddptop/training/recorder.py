@@ -537,7 +537,8 @@ class Recorder:
             self._close_step(0)
 
     def note_bucket(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
-        """A bucket was ready for its all-reduce, launched by `launched`, if known; None: the step is full."""
+        """Note that a bucket was ready for its all-reduce, launched by `launched`, if known; None: the step
+        is full."""
         if len(self.calls) >= MAX_CALLS:
             return None
         if launched and type(ready) is int:  # a device's timer gives no clock reading

@@ -299,7 +299,7 @@ class Session:
             self._report_event("phase_ends", self.recorder.step, {"name": str(name)})
 
     def _note_saved(self, saved_ns: int) -> None:
-        """The training thread has saved for so long in the running step, until now."""
+        """Note that the training thread has saved for so long in the running step, until now."""
         self._report_before_step("saved", self.recorder.step, {"ns": saved_ns})
 
     def _send_warning(self, text: str) -> None:

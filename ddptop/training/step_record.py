@@ -230,7 +230,7 @@ class CollectiveWaits:
         """Rows of the step, should it have ended where it was last dated."""
 
     def add_wait(self, phase: int, ns: int) -> None:
-        """The thread has waited so long in this phase."""
+        """Add that the thread has waited so long in this phase."""
         rows = self._rows
         if len(rows) > self._done and rows[-1][0] == phase:
             rows[-1][1] += ns
@@ -277,7 +277,7 @@ class Elements:
         """Whether all forwards could be counted."""
 
     def add_forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A forward that records gradients is called with these arguments."""
+        """Add the elements that a forward which records gradients is called with."""
         self._logged += self._logged_next
         self._logged_next = 0
         self._count_tensors(inputs)

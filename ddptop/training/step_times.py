@@ -257,7 +257,7 @@ class StepTimes:
         self._stepped, self._step_end = True, at_ns
 
     def _add_wait(self, ns: int) -> None:
-        """The thread has waited so long in a collective of the script's own."""
+        """Add that the thread has waited so long in a collective of the script's own."""
         phase = self._phase
         if phase is Phase.OTHER:
             if self._optimizing:  # between two phases of its closure
@@ -269,7 +269,7 @@ class StepTimes:
         self._waits.add_wait(phase, ns)
 
     def _add_buffers(self, ns: int) -> None:
-        """The thread has waited so long in DDP's broadcast of buffers."""
+        """Add that the thread has waited so long in DDP's broadcast of buffers."""
         self._add_wait(ns)
         self._waits.add_wait(IN_BUFFERS, ns)
 

@@ -83,7 +83,8 @@ class WatchedModel:
         self._with_gradients = with_gradients
 
     def note_gradient(self) -> None:
-        """A watched parameter gets a gradient in the running backward; on a thread of the autograd engine."""
+        """Note that a watched parameter gets a gradient in the running backward; on a thread of the autograd
+        engine."""
         if not self._has_gradient:
             self._has_gradient = True
             self._with_gradients.append(self)

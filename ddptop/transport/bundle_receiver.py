@@ -131,7 +131,8 @@ class BundleReceiver(Refusals):
         self.port = int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def note_recorded(self, session: int, seq: int) -> None:
-        """A collector before this one has kept the session up to `seq`; before the first `drain_bundles`."""
+        """Note that an earlier collector has kept the session up to `seq`; before the first
+        `drain_bundles`."""
         self._sessions.note_recorded(session, seq)
 
     def connected_agents(self) -> list[ConnectedAgent]:
@@ -174,7 +175,7 @@ class BundleReceiver(Refusals):
         return self._take_ns if len(self._agents) > MANY_AGENTS else 0
 
     def mark_safe(self, session: int, seq: int) -> None:
-        """This session is kept for good up to `seq`; the next `acknowledge` says so."""
+        """Note that this session is kept for good up to `seq`; the next `acknowledge` says so."""
         self._sessions.mark_safe(session, seq)
 
     def acknowledge(self, *, safe: bool = True, at_once: bool = False) -> None:
@@ -330,7 +331,7 @@ class BundleReceiver(Refusals):
         return self._sessions.accept_next(name, seq, after), None
 
     def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
-        """A bundle compares clocks: the agent waits for this reply, which acks nothing."""
+        """Note that a bundle compares clocks: the agent waits for this reply, which acks nothing."""
         agent = self._agents.get(route)
         if agent is not None:
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, read_ns

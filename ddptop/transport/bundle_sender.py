@@ -218,7 +218,8 @@ class BundleSender:
         self._urgent = True
 
     def forget_session(self, session: int) -> None:
-        """The process has ended: its HELLO is not sent again. What of it is not acked is still sent."""
+        """Forget a process that has ended: its HELLO is not sent again. What is not acked of it is still
+        sent."""
         if session != self._own_session:
             self._unacked.forget_session(session)
 

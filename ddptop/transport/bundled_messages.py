@@ -168,8 +168,8 @@ def valid_entries(
 
 
 def _drop_invalid(arrived: list[Arrived], refuse: Callable[[Exception], None]) -> list[Arrived]:
-    """The bundles that are valid; the others are refused. Found by halving: one invalid bundle takes at most
-    ten times as long as all valid ones."""
+    """Return the bundles that are valid; the others are refused. Found by halving: one invalid bundle takes
+    at most ten times as long as all valid ones."""
     try:
         entries_of([arrival[2] for arrival in arrived])
     except ProtocolError as error:

@@ -210,8 +210,8 @@ class CreditServer:
                 del self._viewers[name]
 
     def _forget_stopped(self, now_ns: int) -> bool:
-        """The viewer that has been silent longest gives up its place, if it is stopped; it is a new one when
-        it goes on."""
+        """Forget the viewer that has been silent longest, if it is stopped: it is a new one when it goes on.
+        Returns whether one was forgotten."""
         name = min(self._viewers, key=lambda name: self._viewers[name].received_ns)
         if now_ns - self._viewers[name].received_ns <= STOPPED_NS:
             return False

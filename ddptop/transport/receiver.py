@@ -134,7 +134,8 @@ class AckedReceiver(Refusals):
         self.socket = bind_router(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES)
 
     def note_recorded(self, session: int, seq: int) -> None:
-        """A collector before this one has kept the session up to `seq`; before the first `drain_messages`."""
+        """Note that an earlier collector has kept the session up to `seq`; before the first
+        `drain_messages`."""
         self._sessions.note_recorded(session, seq)
 
     def drain_messages(self, now_ns: int, limit: int = MOST_DRAINED) -> list[tuple[Received, bytes]]:
@@ -169,7 +170,7 @@ class AckedReceiver(Refusals):
         return accepted
 
     def mark_safe(self, session: int, seq: int) -> None:
-        """This session is kept for good up to `seq`; the next `acknowledge` says so to its rank.
+        """Note that this session is kept for good up to `seq`; the next `acknowledge` says so to its rank.
 
         For an agent: the collector has acked it, or a recording of the agent's own has it.
         """

@@ -61,7 +61,7 @@ class SessionColumns:
         self._nack, self._advanced, self._to_answer, self._waiting = self._flags
 
     def note_recorded(self, name: int, seq: int) -> None:
-        """The session is recorded up to `seq`; before its HELLO comes."""
+        """Note that a session is recorded up to `seq`; before its HELLO comes."""
         self._before[name] = max(seq, self._before.get(name, 0))
 
     def begin_session(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> None:
@@ -90,13 +90,13 @@ class SessionColumns:
         return None if slot is None else self._routes[int(self._route[slot])]
 
     def note_route(self, name: int, route: bytes) -> None:
-        """A message of a known session came over this connection: its sender is to be answered."""
+        """Note that a message of a known session came over this connection: its sender is to be answered."""
         slot = self.slot_by_id[name]
         (self._route[slot],) = self._number_routes([route])
         self._to_answer[slot] = True
 
     def mark_safe(self, name: int, seq: int) -> None:
-        """This session is kept for good up to `seq`: its sender is to be answered."""
+        """Note that this session is kept for good up to `seq`: its sender is to be answered."""
         slot = self.slot_by_id.get(name)
         # Never beyond what was seen: an agent's own file may hold more than has arrived here.
         if slot is not None and self._safe[slot] < min(seq, self._seen[slot]):

@@ -74,7 +74,7 @@ class ReceivedSessions:
         """Sessions whose messages are not safe yet."""
 
     def note_recorded(self, name: int, seq: int) -> None:
-        """The session is recorded up to `seq`; before its HELLO comes."""
+        """Note that a session is recorded up to `seq`; before its HELLO comes."""
         self._before[name] = max(seq, self._before.get(name, 0))
 
     def begin_session(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> ReceivedSession:
@@ -88,12 +88,12 @@ class ReceivedSessions:
         return session
 
     def note_route(self, name: int, route: bytes) -> None:
-        """A message of a known session came over this connection: its sender is to be answered."""
+        """Note that a message of a known session came over this connection: its sender is to be answered."""
         self.by_id[name].route = route
         self._to_answer.add(name)
 
     def mark_safe(self, name: int, seq: int) -> None:
-        """This session is kept for good up to `seq`: its sender is to be answered."""
+        """Note that this session is kept for good up to `seq`: its sender is to be answered."""
         session = self.by_id.get(name)
         if session is not None and session.safe < min(seq, session.seen):
             session.safe = min(seq, session.seen)

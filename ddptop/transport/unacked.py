@@ -95,7 +95,7 @@ class Unacked:
         return sum(len(session.kept) for session in self.sessions.values())
 
     def begin_session(self, name: int, rank: int, hello: bytes) -> None:
-        """A session's HELLO. Of a rank's earlier processes, those without messages are forgotten."""
+        """Keep a session's HELLO. Earlier processes of the rank that have no messages left are forgotten."""
         outgoing = self.sessions.get(name)
         if outgoing is not None:
             outgoing.hello = hello

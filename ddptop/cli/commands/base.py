@@ -82,7 +82,7 @@ class Command:
 
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that opens a screen, or prints instead."""
+    """Add the options of every command that opens a screen, or prints instead."""
     how = parser.add_argument_group("instead of the screen")
     how.add_argument("--once", action="store_true", help="print the run's state as text, and end")
     how.add_argument("--json", action="store_true", help="print the run's state as JSON, and end")
@@ -91,7 +91,7 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """A flag for each setting. Values are checked by `ddptop.cli.settings`."""
+    """Add a flag for each setting. Values are checked by `ddptop.cli.settings`."""
     group = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
     with_flag = [(name, setting) for name, setting in SETTINGS.items() if setting.help is not None]
     # Help lists those with a value first, then what is turned off, then what is turned on.

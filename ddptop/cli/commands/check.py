@@ -39,7 +39,7 @@ class CheckCommand(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The runs, the limits, and in which form."""
+        """Add the runs, the limits, and the form of the result."""
         what = "a recording, or the name of a run or its beginning"
         parser.add_argument("new", metavar="NEW", help=what)
         parser.add_argument("--against", metavar="BASE", help=f"{what}; NEW may not be worse")

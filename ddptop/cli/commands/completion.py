@@ -24,7 +24,7 @@ class Completion(Command):
     examples = ('eval "$(ddptop completion bash)"', "ddptop completion fish | source")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The shell."""
+        """Add the shell."""
         parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
 
     def run(self, options: argparse.Namespace) -> int:

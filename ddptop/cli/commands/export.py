@@ -29,7 +29,7 @@ class Export(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The file, the format, what of it, and where to."""
+        """Add the file, the format, what of it is exported, and where to."""
         what = "a recording, or the name of a run or its beginning (default: the newest)"
         parser.add_argument("file", nargs="?", metavar="FILE", help=what)
         parser.add_argument("--to", choices=FORMATS, required=True, metavar="FORMAT", help=", ".join(FORMATS))

@@ -25,7 +25,7 @@ class Key(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to do, and with which file."""
+        """Add what to do, and with which file."""
         parser.add_argument(
             "action",
             choices=("new", "show", "rm"),

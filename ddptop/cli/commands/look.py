@@ -41,7 +41,7 @@ class Look(Command):
         self.others = others
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The run, and all that goes with a screen."""
+        """Add the run, and all that goes with a screen."""
         parser.usage = "ddptop [RUN] [options]\n       ddptop COMMAND [options]"
         parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or its beginning")
         parser.add_argument(

@@ -192,7 +192,8 @@ def answer_json(data: object) -> str:
 
 
 def _mark_foreign(value: object, path: str, items: int, characters: int, left_out: dict[str, int]) -> object:
-    """The value with foreign text marked and lists cut. `path`: keys down to it, `left_out`: by path."""
+    """Return the value with foreign text marked and lists cut. `path`: keys down to it, `left_out`: by
+    path."""
     key = path.rpartition(".")[2]
     if isinstance(value, str):
         short = value if len(value) <= characters else value[:characters] + "…"

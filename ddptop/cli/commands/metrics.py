@@ -48,7 +48,7 @@ class Metrics(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The run, and where to."""
+        """Add the run, and where its metrics go."""
         parser.add_argument(
             "run", nargs="?", metavar="RUN", help="name or id of a live run, or its beginning"
         )

@@ -59,7 +59,7 @@ class Rm(Command):
     examples = ("ddptop rm train-k7qf", "ddptop rm train-k7qf train-a9a9", "ddptop rm ./copied.ddptop")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The recordings."""
+        """Add the recordings."""
         parser.add_argument(
             "runs", nargs="+", metavar="RUN", help="the name of a run, its unique beginning, or a file"
         )

@@ -48,7 +48,7 @@ class Relay(Command):
     examples = ("ssh gpu01 ddptop relay train-k7qf",)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The run."""
+        """Add the run."""
         parser.add_argument(
             "run",
             nargs="?",

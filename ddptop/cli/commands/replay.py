@@ -27,7 +27,7 @@ class Replay(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The file, where to begin and how fast."""
+        """Add the file, where to begin and how fast."""
         parser.add_argument(
             "file",
             nargs="?",

@@ -27,7 +27,7 @@ class ReportCommand(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The run or the file, and in which form."""
+        """Add the run or the file, and the form of the report."""
         parser.add_argument(
             "run",
             nargs="?",

@@ -133,7 +133,7 @@ class Node:
         self._queue_numbered(rank - self.ranks.start, encode(message))
 
     def report_host(self, now_ns: int) -> None:
-        """The readings and the clock of its host, if they are due."""
+        """Report the readings and the clock of its host, if they are due."""
         if now_ns < self._host_due_ns:
             return
         self._host_due_ns = now_ns + HOST_NS
@@ -144,7 +144,7 @@ class Node:
         )
 
     def send_heartbeat(self, rank: int, message: Message) -> None:
-        """A heartbeat of a rank."""
+        """Send a heartbeat of a rank."""
         self._queue_body(rank - self.ranks.start, 0, encode(message))
 
     def work_link(self) -> None:

@@ -173,7 +173,8 @@ class EventPool:
         return event
 
     def note_call(self, clock: Callable[[], int], began: int) -> None:
-        """A call of CUDA has returned that began then, by this clock: by `cost_clock` as it was then."""
+        """Note that a call of CUDA has returned that began then, by this clock: by `cost_clock` as it was
+        then."""
         spent = clock() - began
         if spent > BLOCKED_NS:
             self.blocked_ns += spent

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddptop.host.processes import read_counter
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -108,10 +110,8 @@ class OutOfMemoryKills:
 
     def _read_count(self, file: Path, now_ns: int) -> bool:
         """Read one count; returns whether it could be read."""
-        try:
-            words = file.read_text().split()
-            count = int(words[words.index("oom_kill") + 1])
-        except (OSError, ValueError, IndexError):
+        count = read_counter(file, "oom_kill")
+        if count is None:
             return False
         before, grown_ns = self._seen.get(file, (count, None))
         # Kills before the process was watched are not its own: the first count only sets the begin.

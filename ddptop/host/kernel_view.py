@@ -21,7 +21,7 @@ import psutil
 
 from ddptop.host.cgroups import CpuQuota, quota_file
 from ddptop.host.exits import RankProcess
-from ddptop.host.processes import ProcessStatus, process_status
+from ddptop.host.processes import ProcessStatus, process_status, read_counter
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 
@@ -230,11 +230,8 @@ STATUS_FILE = "/proc/{}/status"
 
 def swapped_bytes(pid: int) -> int | None:
     """`VmSwap` of proc(5); None: not known."""
-    try:
-        words = Path(STATUS_FILE.format(pid)).read_bytes().split()
-        return 1024 * int(words[words.index(b"VmSwap:") + 1])
-    except (OSError, ValueError, IndexError):
-        return None
+    swapped_kib = read_counter(Path(STATUS_FILE.format(pid)), "VmSwap:")
+    return None if swapped_kib is None else 1024 * swapped_kib
 
 
 class SwapIns:
@@ -245,12 +242,8 @@ class SwapIns:
 
     def per_s(self, now_ns: int) -> float | None:
         """Since the last call; None: not known, or no time has passed."""
-        before = self._before
-        try:
-            words = VMSTAT.read_bytes().split()
-            self._before = now_ns, int(words[words.index(b"pswpin") + 1])
-        except (OSError, ValueError, IndexError):
-            self._before = None
+        before, n_pages = self._before, read_counter(VMSTAT, "pswpin")
+        self._before = None if n_pages is None else (now_ns, n_pages)
         if before is None or self._before is None or now_ns <= before[0]:
             return None
         return max(0, self._before[1] - before[1]) * NS / (now_ns - before[0])

@@ -117,6 +117,15 @@ def is_own_process(pid: int) -> bool:
         return False
 
 
+def read_counter(file: Path, name: str) -> int | None:
+    """The number behind `name` in a file of the kernel, such as /proc/vmstat; None: not known."""
+    try:
+        words = file.read_bytes().split()
+        return int(words[words.index(name.encode()) + 1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def innermost_pid(pid: int) -> int:
     """The pid of a process in its own pid namespace, which is another in a container. `NSpid` of proc(5)."""
     try:

@@ -5,19 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ddptop.host.processes import read_counter
 from ddptop.protocol.machine import Disk
 
 IO = Path("/proc/self/io")  # psutil's io_counters() reads it too: most ranks need not load psutil for it
-
-
-def read_bytes() -> int | None:
-    """Bytes that all threads of this process, and children that it has waited for, have read from disks;
-    None: not known."""
-    try:
-        words = IO.read_bytes().split()
-        return int(words[words.index(b"read_bytes:") + 1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 class DiskReads:
@@ -32,7 +23,8 @@ class DiskReads:
         before = self._before
         if before is not None and step <= before[0]:
             return None
-        n_bytes = read_bytes()
+        # All threads of this process, and children that it has waited for.
+        n_bytes = read_counter(IO, "read_bytes:")
         self._before = None if n_bytes is None else (step, n_bytes)
         if before is None or n_bytes is None:
             return None

@@ -48,6 +48,12 @@ def keep_newest(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
     return result_of
 
 
+@keep_newest
+def distinct_texts(texts: tuple[str, ...]) -> frozenset[str]:
+    """The texts that a column has, such as the states of its ranks."""
+    return frozenset(texts)
+
+
 def folds(count: int, rows: int) -> Indices:
     """Edges of `rows` folds of `count` elements, whose sizes differ by at most one; at most `count` folds."""
     rows = min(rows, count)

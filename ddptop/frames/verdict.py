@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.frames.activity_words import activities_phrase, state_word
 from ddptop.frames.causes import cause_phrase, words_of
-from ddptop.frames.columns import keep_newest
+from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of, word_of_state
 from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
@@ -150,7 +150,7 @@ def run_state(frame: Frame) -> RankStatus:
         return reported_state
     present = {
         reported_state,
-        *_distinct_states(frame.ranks.state),
+        *distinct_texts(frame.ranks.state),
         *(["stalled"] if frame.stall is not None else []),
     }
     gravest = next((state for state in GRAVE_STATES if state in present), reported_state)
@@ -163,11 +163,6 @@ def run_state_word(frame: Frame) -> str:
     if state == "live" and frame.activities:
         return state_word(frame.activities).lower()
     return word_of_state(state, frame.source)
-
-
-@keep_newest
-def _distinct_states(states: tuple[RankStatus, ...]) -> frozenset[RankStatus]:
-    return frozenset(states)
 
 
 def _exposed_transfer_pct(frame: Frame) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.activity_words import SHORT_WORDS
+from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
@@ -142,7 +143,7 @@ class RenderContext:
             size = np.floor(slower_ms / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
         places = _MISSING if self.is_gathering else _PLACES
-        for rank, state in enumerate(states) if places.keys() & set(states) else ():
+        for rank, state in enumerate(states) if places.keys() & distinct_texts(states) else ():
             if state in places:
                 place[rank] = min(int(place[rank]), places[state])
         for ranks, level in ((self.stragglers, 3), (self.responsible, 0)):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 
 from ddptop.frames.conditions import PROBLEM_STATES, STATES, tone_of
 from ddptop.protocol.outlets import ANSI_COLOURS
@@ -85,13 +85,14 @@ class Line:
         self.ground: Ground = ground
         self.target: int | None = None
         self.spots: tuple[Spot, ...] = ()
-        self.add(text, role)
+        if text:
+            self.add(text, role)
 
     def add(self, text: str, role: Role = "text") -> Line:
         """Append a piece."""
         if text:
             self.pieces.append((text, role))
-            self.width += len(text) if text.isascii() else text_width(text)  # some thousand times a picture
+            self.width += len(text) if text.isascii() else cell_len(text)  # some thousand times a picture
         return self
 
     def signs(self, pieces: Iterable[Piece]) -> Line:
@@ -104,8 +105,8 @@ class Line:
     def extend(self, line: Line) -> Line:
         """Append all pieces of another line, with what a click on them does."""
         if line.spots:
-            moved = ((begin + self.width, end + self.width, act) for begin, end, act in line.spots)
-            self.spots = (*self.spots, *moved)
+            first = self.width
+            self.spots += tuple([(begin + first, end + first, act) for begin, end, act in line.spots])
         self.pieces += line.pieces
         self.width += line.width
         return self

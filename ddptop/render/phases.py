@@ -63,6 +63,10 @@ _UNKNOWN = StepPart("unknown", "?", "?", "faint")
 """Time of the step that no known phase holds, while some phase is not known."""
 
 
+_ROWS = {name: row for row, part in enumerate(PARTS) for name in (part.name, SHORT.get(part.name, part.name))}
+"""The row of a part in a breakdown, by its name and its column's title."""
+
+
 class Breakdown:
     """The parts of every rank's step, in ms; one row per part, `_UNKNOWN` last. They add up to the step."""
 
@@ -79,8 +83,7 @@ class Breakdown:
 
     def column(self, title: str) -> Column:
         """(ranks,) ms of one part, by its name or its column's title; NaN: not known."""
-        names = [name for part in PARTS for name in (part.name, SHORT.get(part.name, part.name))]
-        return np.asarray(self.ms[names.index(title) // 2])
+        return np.asarray(self.ms[_ROWS[title]])
 
     @property
     def has_sync(self) -> bool:
@@ -184,10 +187,11 @@ def _two_parts(inside: Sequence[tuple[int, StepPart | None]], ascii_only: bool) 
 
 def _part_labels(part: StepPart, ms: float, waits_for: str) -> Sequence[str]:
     """What is written into a part of a bar, the longest first."""
+    figure = fixed(ms)
     if part.name == "wait":
-        texts = [f"waits {fixed(ms)} for {waits_for}"] if waits_for else []
-        return [*texts, f"wait {fixed(ms)}", fixed(ms)]
-    return [f"{part.name} {fixed(ms)}", f"{SHORT.get(part.name, part.name)} {fixed(ms)}", fixed(ms)]
+        texts = [f"waits {figure} for {waits_for}"] if waits_for else []
+        return [*texts, f"wait {figure}", figure]
+    return [f"{part.name} {figure}", f"{SHORT.get(part.name, part.name)} {figure}", figure]
 
 
 def draw_parts_bar(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.columns import keep_newest
+from ddptop.frames.columns import distinct_texts, keep_newest
 from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
@@ -137,7 +137,7 @@ LONGEST_WORD = max(len(state) for state, words in STATES.items() if not words.is
 
 def state_width(frame: Frame) -> int:
     """Width of the column of states."""
-    states = {*frame.ranks.state, *(host.state for host in frame.hosts)}
+    states = {*distinct_texts(frame.ranks.state), *(host.state for host in frame.hosts)}
     return UNREACHABLE_WIDTH if max(map(len, states), default=0) > LONGEST_WORD else STATE_WIDTH
 
 

@@ -11,7 +11,7 @@ POLL_MS = 100
 ASK_AGAIN_S = 1.0
 """A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
 
-CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.8, 9
+CPU_SHARE, SLOWEST_S, COUNTED = 0.02, 0.9, 9
 """Share of a core that frames may take, of the 3 % of a viewer; longest pause between two frames; and number
 of frames whose median cost counts, so that keys pressed meanwhile do not. With thousands of ranks a viewer
 asks for fewer frames, but for one every SLOWEST_S."""

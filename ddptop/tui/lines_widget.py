@@ -117,8 +117,9 @@ class LinesWidget(Widget):
     def show_lines(self, lines: list[Line], palette: Palette) -> int:
         """Replace the picture; returns how many lines were redrawn."""
         width = self.size.width
-        lines = [line.cleaned() for line in lines]
         before = [] if palette is not self._palette or len(lines) != len(self._lines) else self._lines
+        # A line like that before it is as clean.
+        lines = [line if before and line == before[row] else line.cleaned() for row, line in enumerate(lines)]
         # Lines that look the same may yet mean something else when clicked: they are kept, not drawn.
         changed = [row for row, line in enumerate(lines) if not before or line != before[row]]
         if palette is not self._palette:
@@ -140,8 +141,9 @@ class LinesWidget(Widget):
         code = ""
         for row in changed:
             line = self._lines[row]
-            pieces = [*line.runs(), (" " * (width - line.width), FILL)]
-            for begin, end in changed_spans(before[row], line, width):
+            spans = changed_spans(before[row], line, width)
+            pieces = [*line.runs(), (" " * (width - line.width), FILL)] if spans else []
+            for begin, end in spans:
                 sequences.append(f"{CSI}{row + 1};{begin + 1}H")
                 for text, role in self._cut_pieces(pieces, begin, end, width):
                     if (new := self._find_code(role, line.ground)) != code:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.frames.columns import fold, keep_newest
+from ddptop.frames.columns import distinct_texts, fold, keep_newest
 from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.render.line import worst_sign
@@ -79,7 +79,7 @@ def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[t
     """The sign of the worst state of the hosts and ranks of each row; blank while all are well."""
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
     unwell: dict[int, list[str]] = {}
-    for rank, state in enumerate(states) if not set(PROBLEM_STATES).isdisjoint(states) else ():
+    for rank, state in enumerate(states) if not distinct_texts(states).isdisjoint(PROBLEM_STATES) else ():
         if state in PROBLEM_STATES:
             unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
     silent = {host.name: host.state for host in scene.frame.hosts if host.state in SILENT_STATES}

@@ -114,10 +114,15 @@ def _split_line(line: Line, cell: int) -> tuple[Line, Line]:
     """What is before a cell and what is after it."""
     left, right, begin = Line(), Line(), 0
     for text, role in line.pieces:
-        n_left = max(0, cell - begin)
-        left.add(text[:n_left], role)
-        right.add(text[max(0, cell + 1 - begin) :], role)
-        begin += len(text)
+        end = begin + len(text)
+        if end <= cell:
+            left.add(text, role)
+        elif begin > cell:
+            right.add(text, role)
+        else:
+            left.add(text[: cell - begin], role)
+            right.add(text[cell + 1 - begin :], role)
+        begin = end
     for first, end, action in line.spots:
         side, moved = (left, 0) if first < cell else (right, cell + 1)
         side.spot(first - moved, end - moved, action)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import PROBLEM_STATES, RED_STATES, word_of_state
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.hosts import host_index
@@ -102,7 +103,7 @@ def by_default(place: Place) -> bool:
 
 def worst_is_first(scene: Scene, grouped: bool) -> bool:
     """Whether the default order is another one than that of ranks: hosts, or some rank comes first."""
-    states, unwell = set(scene.frame.ranks.state), set(_unwell_states(scene))
+    states, unwell = distinct_texts(scene.frame.ranks.state), set(_unwell_states(scene))
     has_worst = bool(scene.stragglers or scene.responsible or (states & unwell and states - unwell))
     return by_default(scene.place) and (grouped or has_worst)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import RATIO, UNKNOWN, counted, fixed, known
@@ -382,7 +383,7 @@ def _count_running(scene: Scene) -> tuple[list[int], list[int]]:
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
     hosts = len(index.names)
     total = np.bincount(index.of_rank, minlength=hosts)
-    any_stopped = not NOT_RUNNING.isdisjoint(states)
+    any_stopped = not NOT_RUNNING.isdisjoint(distinct_texts(states))
     ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING] if any_stopped else []
     gone = np.bincount(index.of_rank[ended], minlength=hosts) if ended else 0
     return (total - gone).tolist(), total.tolist()

@@ -151,7 +151,8 @@ def first_frame(
     deadline = time.monotonic() + patience_s
     while (frame := source.latest()) is None:
         if time.monotonic() > deadline and _is_over(until):
-            raise CliError(source.status() or f"no answer from the run in {patience_s:g} s; try again")
+            reason = f" ({status})" if (status := source.status()) else ""
+            raise CliError(f"no answer from the run in {patience_s:g} s{reason}; try again")
         time.sleep(POLL_S)
     return frame
 

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -318,6 +319,30 @@ def test_a_silent_run_says_why(frame: Frame) -> None:
     with pytest.raises(CliError, match="its collector is gone") as caught:
         show.first_frame(FakeSource(status="its collector is gone"), patience_s=0.0)
     assert caught.value.code == Exit.FAILED
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_of_a_run_that_ends_while_its_frame_is_waited_for_the_recording_is_shown(
+    live_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: bool
+) -> None:
+    write_recording(tmp_path / "train.ddptop")
+    run = live_run("train-k7qf", "aa11", recording=str(tmp_path / "train.ddptop"))
+
+    class Ending(FakeSource):
+        def status(self) -> str | None:
+            if ends:
+                (run.directory / "run.json").unlink(missing_ok=True)
+            return "waiting for the collector of train-k7qf"
+
+    monkeypatch.setattr("ddptop.sources.live.LiveSource", lambda _: Ending())
+    monkeypatch.setattr(show, "first_frame", partial(show.first_frame, patience_s=0.0))
+    assert main(["--json"]) == (Exit.DONE if ends else Exit.FAILED)
+    printed = capsys.readouterr()
+    if ends:
+        assert json.loads(printed.out)["source"] == "replay"
+    else:
+        why = "no answer from the run in 0 s (waiting for the collector of train-k7qf); try again"
+        assert printed.err == f"ddptop: {why}\n"
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,18 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
     if mode is Mode.SCREEN:
         # Before the imports, which take most of the time until the screen is there.
         first_picture.show_first_page(f"waiting for the first frame of run {run.name}")
+    from ddptop.cli.find import find_live
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import show_source
     from ddptop.sources.live import LiveSource
 
-    return show_source(LiveSource(run), mode, load_settings(vars(options)).settings)
+    try:
+        return show_source(LiveSource(run), mode, load_settings(vars(options)).settings)
+    except CliError:
+        has_ended = all(other.run_id != run.run_id for other in find_live())
+        if mode not in (Mode.ONCE, Mode.JSON) or run.recording is None or not has_ended:
+            raise
+    return _show_end(Path(run.recording), options)  # it has ended while its frame was waited for
 
 
 def _show_part(run: RunFile, options: argparse.Namespace) -> int:

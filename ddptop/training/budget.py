@@ -31,8 +31,9 @@ the budget: first steps run in cold caches or beside starting processes, and say
 MAX_DETAIL_EVERY = 4096
 """Bucket detail is taken in one of so many steps in any case: at 300 steps/s every 14 s."""
 
-FULL_DETAIL_STEPS = 200
-"""Steps in full detail before sampling begins: they hold the first layouts, and a first diagnosis."""
+FULL_DETAIL_STEPS, FULL_DETAIL_NS = 200, 4_000_000_000
+"""Steps in full detail before sampling begins, or their time in ns: they hold the first layouts, and a first
+diagnosis. In steps of 50 to 120 ms 200 of them would be over the budget for 10 to 24 s."""
 
 DETAIL_COSTS = 7
 """Measurements in the median cost of steps with bucket detail: with detail in every 32nd step those of the
@@ -85,7 +86,7 @@ CALM_BATCHES = 8
 ASIDE_NS = 5_000
 """What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
 
-EACH_PERIOD, EACH_SECOND_PERIOD, EACH_EIGHTH_PERIOD = 1, 2, 8
+EACH_PERIOD, EACH_SECOND_PERIOD, EACH_SIXTEENTH_PERIOD = 1, 2, 16
 """How often the publisher takes the finished steps: once in so many periods of REPORT_S."""
 
 SHORT_STEP_NS, LONG_STEP_NS = 4_000_000, 25_000_000
@@ -94,8 +95,11 @@ steps later. Between the two it would be 60 steps, for little of the usual budge
 
 REPORTING_SHARE = 0.5
 """Steps are taken in each second period where all but bucket detail takes more than this share of the budget;
-in steps longer than SHORT_STEP_NS, where the publisher alone does. They are taken in each eighth period where
-the publisher still takes as much, of a budget below the usual one."""
+in steps longer than SHORT_STEP_NS, where the publisher alone does. They are taken in each sixteenth period
+where the publisher still takes as much, of a budget below the usual one."""
+
+RARELY_LESS = 8
+"""How many times less, at most, the publisher takes in each sixteenth period than in each second one."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -268,7 +272,10 @@ class Budget:
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
-        if not self.full_detail and self._steps >= FULL_DETAIL_STEPS:
+        begins = self._steps < FULL_DETAIL_STEPS and self._accounted_ns < FULL_DETAIL_NS
+        if not self.full_detail and begins:
+            self.report_every = EACH_PERIOD if step < LONG_STEP_NS else EACH_SECOND_PERIOD
+        elif not self.full_detail:
             budget = self.budget_pct / 100.0 * step
             # What is read of all steps does not become rarer while more are recorded, which was saved before.
             usual = published + self._recording_ns(recording, self._record_every)
@@ -345,9 +352,9 @@ class Budget:
         if self.step_ns < LONG_STEP_NS and taken <= room / (1 if before == EACH_PERIOD else 2):
             self.report_every = EACH_PERIOD
             return
-        is_over = published > room / (4 if before == EACH_EIGHTH_PERIOD else 1)
+        is_over = published > room / (RARELY_LESS if before == EACH_SIXTEENTH_PERIOD else 1)
         is_rare = is_over and self.budget_pct < DEFAULT_BUDGET_PCT and before != EACH_PERIOD
-        self.report_every = EACH_EIGHTH_PERIOD if is_rare else EACH_SECOND_PERIOD
+        self.report_every = EACH_SIXTEENTH_PERIOD if is_rare else EACH_SECOND_PERIOD
 
     def _choose_readings(self, base: float, budget: float) -> None:
         """How often losses and marks are read. `base`: what every step costs, in ns."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
-from ddptop.training.budget import EACH_EIGHTH_PERIOD, EACH_PERIOD, Budget
+from ddptop.training.budget import EACH_PERIOD, EACH_SIXTEENTH_PERIOD, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrival_reader import ArrivalReader
@@ -127,25 +128,29 @@ LOOK_S = 0.05
 ENDING_DEVICE_S = 0.02
 """How long a GPU that is some steps behind its host is waited for then."""
 
-HEARTBEAT_S = 2 * REPORT_S
-"""Time between two heartbeats; the publisher wakes up at least so often."""
+PER_HEARTBEAT, PER_RARE_HEARTBEAT = 2, 4
+"""Number of periods of REPORT_S from one heartbeat to the next. They are rarer where the publisher takes too
+much of a small budget, while steps end: a rank is shown as stale after 1.5 s without one (`STALE_S`)."""
 
 
 class Turns:
-    """What the publisher does whenever it wakes up: after each period of REPORT_S, or after two of them."""
+    """What the publisher does whenever it wakes up, after one or several periods of REPORT_S."""
 
     def __init__(self) -> None:
-        self._periods = 0
+        self._since_steps = self._since_heartbeat = EACH_SIXTEENTH_PERIOD
+        """Number of periods since the last turn of each."""
 
-    def take_turn(self, every: int) -> tuple[bool, bool]:
+    def take_turn(self, every: int, n_periods: int) -> tuple[bool, bool]:
         """Whether to take the finished steps, which is in one of `every` periods, and whether to send a
-        heartbeat, which is in every second one."""
-        if every == EACH_PERIOD:
-            periods, self._periods = self._periods, self._periods + 1
-        else:
-            periods = self._periods + self._periods % 2
-            self._periods = periods + 2
-        return periods % every == 0, periods % 2 == 0
+        heartbeat. `n_periods`: since the last call."""
+        self._since_steps += n_periods
+        self._since_heartbeat += n_periods
+        takes_steps, beats = self._since_steps >= every, self._since_heartbeat >= PER_HEARTBEAT
+        if takes_steps:
+            self._since_steps = 0
+        if beats:
+            self._since_heartbeat = 0
+        return takes_steps, beats
 
 
 class Publisher(threading.Thread):
@@ -196,6 +201,10 @@ class Publisher(threading.Thread):
         self._readings_due = 0.0
         self._step_seen, self._moved_s = -1, 0.0
         """The step at the last wait, and when it was first seen."""
+        self._n_periods = 1
+        """Number of periods of REPORT_S that this thread waits."""
+        self._progress: Progress | None = None
+        """The newest heartbeat that was made."""
         self._closing = False
         self._left_requested = False
         self._left_sent = threading.Event()
@@ -287,15 +296,19 @@ class Publisher(threading.Thread):
             if self._left_requested:
                 self._send_left(sender)
             has_notice = self._notices.take_notices()
-            is_turn, beats = turns.take_turn(self.budget.report_every)
+            is_turn, beats = turns.take_turn(self.budget.report_every, self._n_periods)
             takes_steps = self.take_sending_due() or is_turn
+            if self._n_periods == PER_RARE_HEARTBEAT and not takes_steps and not has_notice:
+                self._repeat_heartbeat(sender)
+                continue
             records: Sequence[StepRecord | LeftOutSteps] = ()
             if takes_steps:
                 records = self._take_steps(None if self._notices.hold is None else ENDING_DEVICE_S)
                 self._offer_messages(sender, records)
                 self._read_arrivals(records)
             if beats or has_notice:
-                sender.set_heartbeat(encode(self._make_progress()))
+                self._progress = self._make_progress()
+                sender.set_heartbeat(encode(self._progress))
             ack = sender.exchange_messages()
             if self._notices.hold is not None:
                 self._notices.hold.note_sent()
@@ -359,22 +372,28 @@ class Publisher(threading.Thread):
         While no step ends, a question of the collector is something to do: when another rank has failed, the
         launcher ends this process a moment later.
         """
-        period_s = REPORT_S if self.budget.report_every == EACH_PERIOD else HEARTBEAT_S
         now_s = time.monotonic()
+        step_before, self._step_seen = self._step_seen, self._recorder.step
+        moves = self._step_seen != step_before
+        if moves:
+            self._moved_s = now_s
+        every = self.budget.report_every
+        self._n_periods = 1 if every == EACH_PERIOD else PER_HEARTBEAT
+        # The events of a device are a small pool.
+        if moves and every == EACH_SIXTEENTH_PERIOD and self._session.device is None:
+            self._n_periods = PER_RARE_HEARTBEAT
+        period_s = self._n_periods * REPORT_S
         # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up
         # once.
         end_s = now_s + period_s - now_s % period_s
-        step_before, self._step_seen = self._step_seen, self._recorder.step
-        if self._step_seen != step_before:
-            self._moved_s = now_s
-        look_s = LOOK_S if self._step_seen == step_before else period_s
+        look_s = period_s if moves else LOOK_S
         sampler = self._sampler
         while True:
             sample_s = sampler.next_sample_s()
             wait_s = min(look_s if sample_s is None else sample_s, max(0.0, end_s - time.monotonic()))
             if self._notices.wait_for_wake(wait_s):
                 break
-            sampler.take_due_sample()
+            sampler.take_due_sample(wait_s)
             if time.monotonic() >= end_s or sender.has_arrived():
                 break
         self._notices.clear_wake()
@@ -488,7 +507,7 @@ class Publisher(threading.Thread):
                     messages.insert(1, membership)
         device = self._session.device
         if time.monotonic() >= self._readings_due:
-            is_rare = self.budget.report_every == EACH_EIGHTH_PERIOD
+            is_rare = self.budget.report_every == EACH_SIXTEENTH_PERIOD
             self._readings_due = time.monotonic() + (RARE_READINGS_EVERY_S if is_rare else READINGS_EVERY_S)
             if device is not None:
                 messages.append(memory_of(device.index))
@@ -543,6 +562,13 @@ class Publisher(threading.Thread):
     def _current_position(self) -> tuple[int, int, int]:
         recorder = self._recorder
         return recorder.step, int(recorder.phase), len(recorder.calls) if recorder.detail else -1
+
+    def _repeat_heartbeat(self, sender: AckedSender) -> None:
+        """Tell only how far this rank is: it finishes steps, so that nobody asks what it does."""
+        if self._progress is not None:
+            progress = replace(self._progress, t_ns=time.monotonic_ns(), step=self._recorder.step)
+            sender.set_heartbeat(encode(progress))
+            sender.send_heartbeat()
 
     def _make_progress(self) -> Progress:
         step, _, bucket = self._current_position()

@@ -12,9 +12,9 @@ from ddptop.training import budget
 from ddptop.training.budget import (
     CALM_BATCHES,
     DETAIL_COSTS,
-    EACH_EIGHTH_PERIOD,
     EACH_PERIOD,
     EACH_SECOND_PERIOD,
+    EACH_SIXTEENTH_PERIOD,
     FULL_DETAIL_STEPS,
     MARKS_NS,
     MAX_LOSS_EVERY,
@@ -283,8 +283,8 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
         (1.0, 40_000, 500_000, EACH_SECOND_PERIOD),
         (1.0, 80_000, 500_000, EACH_SECOND_PERIOD),
         (0.5, 10_000, 500_000, EACH_PERIOD),
-        (0.1, 10_000, 500_000, EACH_EIGHTH_PERIOD),
-        (0.1, 40_000, 500_000, EACH_EIGHTH_PERIOD),  # 0.2 % of a core
+        (0.1, 10_000, 500_000, EACH_SIXTEENTH_PERIOD),
+        (0.1, 40_000, 500_000, EACH_SIXTEENTH_PERIOD),  # 0.2 % of a core
         (0.1, 40_000, 20_000, EACH_SECOND_PERIOD),
         (0.1, 400_000, 20_000, EACH_SECOND_PERIOD),
     ],
@@ -295,6 +295,24 @@ def test_steps_are_reported_more_rarely_where_they_are_long_or_the_budget_is_tig
     training = Training(Budget(pct))
     training.run(4_000, wall=1_000 * wall_us, plain=180_000, detail=490_000, publisher=publisher)
     assert training.budget.report_every == every
+
+
+def test_long_steps_are_reported_in_each_second_period_from_the_start_on() -> None:
+    training = Training(Budget(1.0))
+    training.run(10, wall=40 * MS, plain=180_000, detail=490_000)
+    assert training.budget.report_every == EACH_SECOND_PERIOD
+    training.run(80, wall=10 * MS, plain=180_000, detail=490_000)
+    assert training.budget.report_every == EACH_PERIOD, "only the first ones were long"
+
+
+@pytest.mark.parametrize(("wall_ms", "steps"), [(10, FULL_DETAIL_STEPS), (80, 50)])
+def test_sampling_begins_after_some_steps_or_seconds(wall_ms: int, steps: int) -> None:
+    training = Training(Budget(1.0))
+    costs = {"plain": 5_000 * wall_ms, "detail": 20_000 * wall_ms}
+    training.run(steps - 1000 // wall_ms, wall=wall_ms * MS, **costs)
+    assert training.budget.every == 1
+    training.run(2 * 1000 // wall_ms, wall=wall_ms * MS, **costs)
+    assert training.budget.every > 1
 
 
 def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:

@@ -25,8 +25,9 @@ from ddptop.host.step_counters import (
     read_step_count,
     unread_counts,
 )
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import FINISHED, Ack, Bye, Replica
-from ddptop.training.budget import EACH_EIGHTH_PERIOD, EACH_PERIOD, EACH_SECOND_PERIOD, Budget
+from ddptop.training.budget import EACH_PERIOD, EACH_SECOND_PERIOD, EACH_SIXTEENTH_PERIOD, Budget
 from ddptop.training.exit import ExitReason
 from ddptop.training.publisher import LoggedScalars, Publisher, Turns
 from ddptop.training.recorder import Recorder
@@ -59,22 +60,23 @@ def test_a_recorded_rank_has_one_thread_and_two_sockets_more(ear: Ear, ranks: Ra
 
 
 @pytest.mark.parametrize(
-    ("turns_before", "every", "steps", "beats"),
+    ("turns_before", "every", "n_periods", "steps", "beats"),
     [
-        (0, EACH_PERIOD, "1111 1111", "1010 1010"),
-        (0, EACH_SECOND_PERIOD, "1111 1111", "1111 1111"),
-        (1, EACH_SECOND_PERIOD, "1111 1111", "1111 1111"),
-        (0, EACH_EIGHTH_PERIOD, "1000 1000", "1111 1111"),
-        (3, EACH_EIGHTH_PERIOD, "0010 0010", "1111 1111"),
+        (0, EACH_PERIOD, 1, "1111 1111", "1010 1010"),
+        (0, EACH_SECOND_PERIOD, 2, "1111 1111", "1111 1111"),
+        (1, EACH_SECOND_PERIOD, 2, "1111 1111", "1111 1111"),
+        (0, EACH_SIXTEENTH_PERIOD, 2, "1000 0000", "1111 1111"),
+        (3, EACH_SIXTEENTH_PERIOD, 4, "0001 0001", "1111 1111"),
+        (0, EACH_SIXTEENTH_PERIOD, 4, "1000 1000", "1111 1111"),
     ],
 )
 def test_between_two_reads_of_the_steps_there_are_heartbeats(
-    turns_before: int, every: int, steps: str, beats: str
+    turns_before: int, every: int, n_periods: int, steps: str, beats: str
 ) -> None:
     turns = Turns()
     for _ in range(turns_before):
-        turns.take_turn(EACH_PERIOD)
-    taken = [turns.take_turn(every) for _ in range(8)]
+        turns.take_turn(EACH_PERIOD, 1)
+    taken = [turns.take_turn(every, n_periods) for _ in range(8)]
     expected = zip(steps.replace(" ", ""), beats.replace(" ", ""), strict=True)
     assert taken == [(step == "1", beat == "1") for step, beat in expected]
 
@@ -104,6 +106,9 @@ class FakeSender:
 
     def _take(self, taken: object) -> None:
         """What is sent is not looked at."""
+
+    def send_heartbeat(self) -> None:
+        """It is not looked at either."""
 
     offer_message = set_heartbeat = greet_with = _take
 
@@ -153,16 +158,46 @@ def test_the_budget_is_kept_with_the_steps_and_counts_the_heartbeats_between(
     def account_for(records: object, spent_ns: int, checks_ns: float) -> None:
         accounts.append((len(beats), spent_ns, time.thread_time_ns()))
 
-    monkeypatch.setattr("ddptop.training.publisher.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("ddptop.training.publisher.REPORT_S", 0.01)
     monkeypatch.setattr(publisher.budget, "account_for", account_for)
     monkeypatch.setattr(sender, "set_heartbeat", beats.append)
-    publisher.budget.report_every = EACH_EIGHTH_PERIOD
+    publisher.budget.report_every = EACH_SIXTEENTH_PERIOD
     publisher.start()
     until(lambda: len(accounts) > 3, "steps are taken")
     end(publisher)
     n_beats, spent_ns, thread_ns = zip(*accounts, strict=True)
-    assert [later - earlier for earlier, later in pairwise(n_beats)] == [4] * (len(accounts) - 1)
+    assert [later - earlier for earlier, later in pairwise(n_beats)] == [8] * (len(accounts) - 1)
     assert sum(spent_ns[1:]) == pytest.approx(thread_ns[-1] - thread_ns[0], rel=0.05)
+
+
+def test_a_rank_that_finishes_steps_reads_and_tells_little_until_it_stands(
+    publisher: Publisher, sender: FakeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With next to no budget: then heartbeats are rarer, and most of them tell the step alone."""
+    recorder = publisher._session.recorder
+    moves = True
+    told: list[int] = []
+    reads: list[int] = []
+
+    def note_heartbeat(body: bytes) -> None:
+        told.append(decode(body).step)
+        recorder.step += moves
+
+    monkeypatch.setattr("ddptop.training.publisher.REPORT_S", 0.01)
+    monkeypatch.setattr(sender, "set_heartbeat", note_heartbeat)
+    monkeypatch.setattr(sender, "exchange_messages", lambda: reads.append(len(told)))
+    publisher.budget.report_every = EACH_SIXTEENTH_PERIOD
+    publisher.start()
+    until(lambda: len(told) > 20, "heartbeats")
+    moves = False
+    # The wait of then has still begun after a step.
+    standing = len(told) + 2
+    until(lambda: len(told) > standing + 20, "heartbeats of a step that lasts")
+    end(publisher)
+    assert told[:20] == list(range(41, 61))
+    moving_reads = [n for n in reads if 1 < n <= 20]
+    assert moving_reads and all(later - earlier == 4 for earlier, later in pairwise(moving_reads))
+    assert set(range(standing, standing + 20)) <= set(reads), "it reads whenever it wakes up"
 
 
 def test_a_message_in_order_with_the_steps_has_them_taken(publisher: Publisher) -> None:

@@ -144,13 +144,16 @@ class StackSampler:
         spent_ns, self._spent_ns = self._spent_ns, 0
         return spent_ns
 
-    def take_due_sample(self) -> None:
-        """Take a sample, if one is due and the training thread is where it matters."""
+    def take_due_sample(self, waited_s: float = 0.0) -> None:
+        """Take a sample, if one is due and the training thread is where it matters. `waited_s`: how long this
+        thread meant to wait since the last call."""
         now_ns = time.monotonic_ns()
         since_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        # The lock may have been taken at any moment of the wait, as likely in its first half as later.
+        held_ns = since_ns - int(waited_s * NS / 2)
         # At the first look it is not known how long this thread was away.
-        if self._series is None and since_ns < now_ns and self._is_long(since_ns):
-            self._begin_late(since_ns, now_ns)
+        if self._series is None and since_ns < now_ns and self._is_long(held_ns):
+            self._begin_late(held_ns, now_ns)
         series = self._series
         if series is None or now_ns < series.due_ns:
             return
@@ -231,12 +234,12 @@ class StackSampler:
         usual_ns = self._step_ns()
         return usual_ns > 0 and lasts_ns > max(LONG_STEP_NS, LONG_STEP_TIMES * usual_ns)
 
-    def _begin_late(self, since_ns: int, now_ns: int) -> None:
+    def _begin_late(self, held_ns: int, now_ns: int) -> None:
         """This thread could not run for so long: a C call has held the interpreter lock, and has just ended.
         The training thread is mostly still in the line that has called it."""
         if self._is_rested(False, "", now_ns) and not self._is_cost_measured():
             series = self._new_series(0, "", LONG_STEP_LOOK_NS, now_ns)
-            series.began_ns = now_ns - since_ns
+            series.began_ns = now_ns - held_ns
             series.due_ns = series.began_ns + LOOK_NS
             self._series = series
 

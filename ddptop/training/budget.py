@@ -337,13 +337,17 @@ class Budget:
         rarest_ns = LONGEST_GAP_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
         with_more_ns = min(recording, self._recording_ns(recording, every // 2))
         is_calm = every > 1 and with_more_ns <= FILLED_SHARE * room
-        self._calm_batches = self._calm_batches + 1 if is_calm else 0
+        # A batch that is taken rarely stands for several.
+        n_batches = max(1, self.report_every // EACH_SECOND_PERIOD)
+        self._calm_batches = self._calm_batches + n_batches if is_calm else 0
         is_rare = every > 1 and every * step > LONGER_GAP * rarest_ns
         if is_rare or self._calm_batches >= CALM_BATCHES:
             self._record_every, self._calm_batches = every // 2, 0
-        # Where recording takes less than standing aside, leaving steps out saves nothing.
-        elif not is_calm and self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
-            self._record_every = min(every * 2, MAX_RECORD_EVERY)
+            return
+        for _ in range(0 if is_calm else n_batches):
+            # Where recording takes less than standing aside, leaving steps out saves nothing.
+            if self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
+                every = self._record_every = min(every * 2, MAX_RECORD_EVERY)
 
     def _choose_report_every(self, base: float, published: float, budget: float) -> None:
         taken = base if self.step_ns < SHORT_STEP_NS else published

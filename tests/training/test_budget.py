@@ -19,6 +19,7 @@ from ddptop.training.budget import (
     MARKS_NS,
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
+    MAX_RECORD_EVERY,
     UNSEEN_FACTOR,
     USUAL_MAX_DETAIL_EVERY,
     WATCHED_STEPS,
@@ -190,6 +191,17 @@ def test_steps_are_left_out_until_the_budget_holds_for_everything(
     assert budget.record_every == every
     if every > 1:
         assert budget.cost_pct <= pct
+
+
+def test_a_batch_that_is_taken_rarely_stands_for_several() -> None:
+    """With next to no budget the steps are taken every 4 s: one after the other took half a minute."""
+    training = Training(Budget(0.1))
+    seen = []
+    for _ in range(20):
+        training.run(25, wall=10 * MS, plain=180_000, detail=490_000, publisher=500_000)
+        seen.append(training.budget.record_every)
+    first = seen.index(next(every for every in seen if every > 1))
+    assert seen[first + 3] == MAX_RECORD_EVERY
 
 
 def test_steps_that_vary_do_not_change_how_many_are_left_out() -> None:

@@ -1,8 +1,9 @@
 """What ddptop costs a training, measured from outside: of several trainings one runs, the others are stopped.
 
-Run by hand: python -m tests.benchmarks.bench_outside [--minutes 4] [--ms 0.5 2] [--ranks 1 2]
+Run by hand: python -m tests.benchmarks.bench_outside [--minutes 5] [--ms 0.5 2] [--ranks 1 2]
 
-It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training.
+It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training: with 5, all
+eight (0.5, 2, 10 and 40 ms, one and two ranks) take up to 45 minutes.
 
 The same training is started under torchrun, torchrun again (the control), ddptop-run, ddptop-run with a
 tenth of the budget, ddptop-run of another version of this repository (`--against`), and TraceML where it is
@@ -41,8 +42,9 @@ SCRIPT = Path(endless.__file__)
 MODELS = {0.5: (2, 64), 2.0: (6, 320), 10.0: (8, 512), 40.0: (10, 1024)}
 """By the step of one rank on a quiet core, in ms: layers (each a bucket) and their width."""
 
-WARM_UP_STEPS, WARM_UP_S = 1500, 4.0
-"""The recorder has chosen what it samples: so many steps, or in so much time on a quiet machine."""
+WARM_UP_STEPS, WARM_UP_S = 1500, 12.0
+"""Steps until the recorder has chosen what it samples, or their time on a quiet machine: 4 s in full detail,
+and with a tenth of the budget two batches of 4 s."""
 
 SETTLE_S = 0.3
 """Of each window, not measured: caches are filled again, and who was stopped hears of it."""

@@ -28,8 +28,11 @@ from ddptop.training.guard import guard, run_after_fork
 from ddptop.training.launcher_variables import environment_number, local_rank, restart_number
 
 if TYPE_CHECKING:
-    from ddptop.protocol.messages import Event, Hello, Scalar
+    from collections.abc import Mapping
+
+    from ddptop.protocol.messages import Event, Hello, Progress, Scalar
     from ddptop.training.exit import ExitReason
+    from ddptop.training.store_reach import StoreProbe
     from ddptop.transport.sender import AckedSender
 
 RANK_PROCESS = "DDPTOP_RANK_PROCESS"
@@ -122,6 +125,8 @@ class StartReport(threading.Thread):
         self._training_thread = training_thread
         self._wake = threading.Event()
         self._ends = False
+        self._activity, self._since_ns = -1, 0
+        """What the training thread was in at the last heartbeat, and since when."""
 
     def run(self) -> None:
         """Report until the end; a failure here ends these reports alone."""
@@ -163,13 +168,14 @@ class StartReport(threading.Thread):
 
     def _report(self) -> None:
         with _loading:
+            # And what is imported again where it is used: by then it is loaded.
+            import ddptop.training.collective_called
+            import ddptop.training.store_reach
+            import ddptop.training.torch_compat.process_groups  # noqa: F401
             from ddptop.protocol.codec import encode
-            from ddptop.protocol.messages import REACH, Activity, Card, Phase, Progress
-            from ddptop.training.collective_called import collective_in
+            from ddptop.protocol.messages import Card, Phase
             from ddptop.training.evidence.reporter import EvidenceReporter
             from ddptop.training.network_used import NetworkLookup
-            from ddptop.training.store_reach import StoreProbe
-            from ddptop.training.torch_compat.process_groups import default_sequence
             from ddptop.transport.sender import AckedSender
 
             network = NetworkLookup()
@@ -177,52 +183,22 @@ class StartReport(threading.Thread):
         sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
-        torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
-        version = str(sys.modules["ddptop"].__version__)  # to import it would close a circle
-        card: dict[str, Scalar] = {
-            "torch": torch_version,
-            "ddptop": version,
-            "python": sys.version.split()[0],
-        }
+        card = _versions()
         sender.offer_message(encode(Card(card)))
-        beat, waits, since_ns = True, Activity.TRAINING, 0
-        # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
-        meeting = StoreProbe(*_job_address) if _job_address[0] and _exchanges() else None
-        probe = None
+        meeting_place, beat = _MeetingPlace(), True
         while not self._ends:
             if entries := network.take_entries():
                 sender.offer_message(encode(Card(card | entries)))
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
                 if milestone.fields.get("name") == "init":
-                    meeting_place = str(milestone.fields.get("address")), str(milestone.fields.get("port"))
-                    probe = StoreProbe(*meeting_place)
-                    meeting = StoreProbe(*meeting_place) if meeting is None and _exchanges() else meeting
-            if meeting is not None and meeting.poll() == "reached":
-                _begin_exchange(meeting.address, int(meeting.port))
-                meeting = None
+                    meeting_place.note_init(milestone.fields)
+            meeting_place.begin_exchange_once_reached()
             # Rank 0 makes the store, and need not reach it.
-            if probe is not None and self.rank and "store" not in _names and (result := probe.poll()):
-                reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
+            if self.rank and (reached := meeting_place.take_result()):
                 sender.offer_message(encode(reached.as_event(self.rank)))
             if beat:
-                frame = sys._current_frames().get(self._training_thread)
-                before, waits = waits, collective_in(frame) or Activity.TRAINING
-                since_ns = since_ns if waits == before and since_ns else time.monotonic_ns()
-                progress = Progress(
-                    t_ns=time.monotonic_ns(),
-                    step=0,
-                    phase=int(Phase.OTHER),
-                    bucket=-1,
-                    sequence=default_sequence(),
-                    detail_every=1,
-                    cost_us=0.0,
-                    cost_pct=0.0,
-                    failures=guard.count,
-                    activity=int(waits),
-                    since_ns=since_ns,
-                )
-                sender.set_heartbeat(encode(progress))
+                sender.set_heartbeat(encode(self._make_heartbeat()))
             beat = not beat
             sender.exchange_messages()
             evidence = reporter.answer_request(sender.asked)
@@ -231,6 +207,29 @@ class StartReport(threading.Thread):
                 # At once: a launcher that ends the run leaves this process a moment.
                 sender.exchange_messages()
             self._wake.wait(CYCLE_S)
+
+    def _make_heartbeat(self) -> Progress:
+        from ddptop.protocol.messages import Activity, Phase, Progress
+        from ddptop.training.collective_called import collective_in
+        from ddptop.training.torch_compat.process_groups import default_sequence
+
+        now_ns = time.monotonic_ns()
+        activity = int(collective_in(sys._current_frames().get(self._training_thread)) or Activity.TRAINING)
+        if activity != self._activity:
+            self._activity, self._since_ns = activity, now_ns
+        return Progress(
+            t_ns=now_ns,
+            step=0,
+            phase=int(Phase.OTHER),
+            bucket=-1,
+            sequence=default_sequence(),
+            detail_every=1,
+            cost_us=0.0,
+            cost_pct=0.0,
+            failures=guard.count,
+            activity=activity,
+            since_ns=self._since_ns,
+        )
 
     def _make_hello(self) -> Hello:
         from ddptop.protocol.limits import VERSION
@@ -253,6 +252,52 @@ class StartReport(threading.Thread):
             unix_ns=time.time_ns(),
             budget_pct=_budget_pct(),
         )
+
+
+def _versions() -> dict[str, Scalar]:
+    return {
+        "torch": str(getattr(sys.modules["torch"], "__version__", "")),
+        "ddptop": str(sys.modules["ddptop"].__version__),  # to import it would close a circle
+        "python": sys.version.split()[0],
+    }
+
+
+class _MeetingPlace:
+    """The job's store, in which all ranks meet: whether this rank reaches it, and whether it is there."""
+
+    def __init__(self) -> None:
+        self._by_rank: StoreProbe | None = None
+        """From `init_process_group` on."""
+        # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
+        self._by_host = _store_probe(*_job_address) if _job_address[0] and _exchanges() else None
+        """None also once it is there."""
+
+    def note_init(self, fields: Mapping[str, Scalar]) -> None:
+        """The rank has come to `init_process_group`, which says where the store is."""
+        address, port = str(fields.get("address")), str(fields.get("port"))
+        self._by_rank = _store_probe(address, port)
+        if self._by_host is None and _exchanges():
+            self._by_host = _store_probe(address, port)
+
+    def begin_exchange_once_reached(self) -> None:
+        """Have the hosts find each other by the store, if it is there."""
+        if self._by_host is not None and self._by_host.poll() == "reached":
+            _begin_exchange(self._by_host.address, int(self._by_host.port))
+            self._by_host = None
+
+    def take_result(self) -> Milestone | None:
+        """Whether the rank reaches the store, where that is news and the ranks have not met there yet."""
+        from ddptop.protocol.messages import REACH
+
+        if self._by_rank is None or "store" in _names or not (result := self._by_rank.poll()):
+            return None
+        return Milestone(REACH, time.monotonic_ns(), {"result": result})
+
+
+def _store_probe(address: str, port: str) -> StoreProbe:
+    from ddptop.training.store_reach import StoreProbe
+
+    return StoreProbe(address, port)
 
 
 def _budget_pct() -> float:

@@ -17,7 +17,7 @@ from ddptop.analysis.steps.evaluate_buckets import (
 )
 from ddptop.analysis.steps.groups import Flagged, Scope
 from ddptop.analysis.steps.windows import DetailWindow
-from ddptop.analysis.straggler import flagged
+from ddptop.analysis.straggler import arrival_flags
 from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
 
@@ -83,10 +83,10 @@ def looks(
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     for part in add_detail(window, evaluated, points, rules_are_due(points, window.newest)):
         if part.is_judged:
-            flagged.flag_by_arrivals(window, window.evaluated(int(points[part.stop - 1]) + 1))
+            arrival_flags.flag_by_arrivals(window, window.evaluated(int(points[part.stop - 1]) + 1))
             yield part.stop, window.flagged, window
 
 
 def straggler(window: DetailWindow, steps: int) -> Straggler | None:
     """The figures of the rank flagged now."""
-    return flagged.straggler(window, window.evaluated(steps))
+    return arrival_flags.straggler(window, window.evaluated(steps))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.straggler.arrival_flags import cause
 from ddptop.analysis.straggler.arrival_rules import measure
-from ddptop.analysis.straggler.flagged import cause
 from tests.analysis.arrivals import looks
 from tests.made_up_run import bucket, feed_together
 

@@ -11,7 +11,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
 from ddptop.analysis.straggler.cost import figures_of, slow_transfer, what_if
 from ddptop.analysis.straggler.cpu_waits import throttled, waits_by_quota
-from ddptop.analysis.straggler.step_flags import StepFlagging
+from ddptop.analysis.straggler.own_time_flags import StepFlagging
 from ddptop.frames.phrases import straggler_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.straggler import agreement, flagged, own_time_rules, shared_rules
+from ddptop.analysis.straggler import agreement, cost, own_time_rules, shared_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
 from tests.made_up_run import feed_together
@@ -231,7 +231,7 @@ def test_the_gain_takes_the_delay_away_and_no_more(delay_ms: float) -> None:
     even = np.abs(noise(14, 4, 200, scale=0.3)) + 8.0
     own = even.copy()
     own[2] += delay_ms
-    gain = flagged.ms_saved_by_own_time(own, np.arange(4) == 2)
+    gain = cost.ms_saved_by_own_time(own, np.arange(4) == 2)
     assert (gain >= 0).all()
     without = float(np.median(own.max(axis=0) - gain))
     assert without == pytest.approx(float(np.median(even.max(axis=0))), rel=0.02)
@@ -242,13 +242,13 @@ def test_a_delay_that_varies_is_taken_away_too() -> None:
     even = np.abs(noise(15, 3, 200, scale=0.3)) + 8.0
     own = even.copy()
     own[0] += rng.exponential(6.0, 200)
-    without = own.max(axis=0) - flagged.ms_saved_by_own_time(own, np.arange(3) == 0)
+    without = own.max(axis=0) - cost.ms_saved_by_own_time(own, np.arange(3) == 0)
     assert float(np.median(without)) == pytest.approx(float(np.median(even.max(axis=0))), rel=0.03)
 
 
 def test_without_a_late_rank_the_gain_is_what_scatter_costs() -> None:
     own = np.array([[8.0, 9.0, 8.0], [8.0, 8.0, 12.0], [8.0, 8.0, 10.0]])
-    assert flagged.ms_saved_by_own_time(own, np.zeros(3, bool)).tolist() == [0.0, 1.0, 2.0]
+    assert cost.ms_saved_by_own_time(own, np.zeros(3, bool)).tolist() == [0.0, 1.0, 2.0]
 
 
 delays = st.sampled_from([0.0, 0.4, 1.0, 3.0, 20.0])

@@ -13,7 +13,7 @@ import sys
 import time
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.step_flags import StepFlagging
+from ddptop.analysis.straggler.own_time_flags import StepFlagging
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode

@@ -34,11 +34,11 @@ from ddptop.analysis.steps.windows import (
     DetailWindow,
 )
 from ddptop.analysis.straggler.agreement import agreements, arrivals_disagree
+from ddptop.analysis.straggler.arrival_flags import flag_by_arrivals, straggler
 from ddptop.analysis.straggler.arrival_rules import FLAG_STEPS
 from ddptop.analysis.straggler.cost import figures_of, shown_place
-from ddptop.analysis.straggler.flagged import flag_by_arrivals, straggler
+from ddptop.analysis.straggler.own_time_flags import StepFlagging
 from ddptop.analysis.straggler.own_time_rules import EVERY
-from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
 from ddptop.frames.conditions import say
 from ddptop.frames.phrases import blamed, which_hosts

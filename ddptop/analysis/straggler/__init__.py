@@ -1,9 +1,10 @@
 """Who is slow, since when, by how much, and what it costs.
 
 Two kinds of evidence are judged, each as a matrix of ranks and steps with `Thresholds` of its own: own times
-of every step (`own_time_rules`, applied by `step_flags`), and bucket arrivals in steps with bucket detail
-(`arrival_rules`, applied by `flagged`). `shared_rules` has the rules that both use: since when a rank is
-late, which ranks are late together, or in turn, who is a suspect, and what counts as one occurrence.
+of every step (`own_time_rules`, applied by `own_time_flags`), and bucket arrivals in steps with bucket detail
+(`arrival_rules`, applied by `arrival_flags`). `shared_rules` has the rules that both use: since when a rank
+is late, which ranks are late together, or in turn, who is a suspect, and what counts as one occurrence.
+`suspects` has who is late in too few steps yet, `cost` decides which flag counts, and what it costs.
 
 The other rules are not shared, because the evidence differs, and not only the thresholds:
 

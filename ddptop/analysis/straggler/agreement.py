@@ -10,7 +10,7 @@ from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.steps.windows import FEW_DETAILED, SCOPE_COLUMNS, SCOPE_SCALARS
 from ddptop.analysis.straggler import arrival_rules, own_time_rules
-from ddptop.analysis.straggler.flagged import is_confirmed
+from ddptop.analysis.straggler.arrival_flags import is_confirmed
 from ddptop.frames.statistics import element_at, median, median_of_sorted, quantile
 
 if TYPE_CHECKING:

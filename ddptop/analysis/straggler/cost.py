@@ -14,32 +14,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, number_or_none
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
 from ddptop.analysis.straggler import (
     agreement,
+    arrival_flags,
     arrival_rules,
     causes,
-    cpu_waits,
-    flagged,
     own_time_rules,
+    suspects,
     uneven_work,
 )
-from ddptop.analysis.straggler.shared_rules import is_clearly_last, onsets
+from ddptop.analysis.straggler.shared_rules import latest_ranks, onsets
 from ddptop.frames.frame import Straggler, Suspect
 from ddptop.frames.statistics import LEAST_BLOCK, interval_of_median, mean, median, quantile
 
 if TYPE_CHECKING:
-    from ddptop.analysis.figures import CpuSuspect, Figures, StepFlag, Unevenness
-    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
+    from ddptop.analysis.figures import Figures, StepFlag, Unevenness
+    from ddptop.analysis.steps.windows import DetailWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase
-
-RECENT = (4, 8, 12, 16)
-"""Numbers of newest detailed steps in which a suspect is searched: for many ranks four steps are enough, for
-two ranks twelve (`shared_rules.CHANCE`)."""
 
 BEFORE_SHARE, AFTER_SHARE = 0.25, 0.75
 """A rank became slow at a step when it is late in at most BEFORE_SHARE of the steps before and in at least
@@ -90,8 +85,8 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     straggler = suspect = None
     if len(slots):
         evaluated = window.evaluated(end)
-        straggler = flagged.straggler(window, evaluated)
-        suspect = _suspect(window, evaluated) if straggler is None else None
+        straggler = arrival_flags.straggler(window, evaluated)
+        suspect = suspects.by_arrivals(window, evaluated) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
         lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)
@@ -101,7 +96,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
             steps = steps[points >= int(window.group.of("point", slots[:1])[0])]
     detail = DetailMedians(window, slots, figures.world)
     if straggler is not None:
-        straggler = flagged.straggler(window, slots) or straggler
+        straggler = arrival_flags.straggler(window, slots) or straggler
     return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()))
 
 
@@ -116,40 +111,7 @@ def late_since(lateness: Column) -> int:
     first = int(onsets(lateness[None], arrival_rules.THRESHOLDS)[0])
     late = np.nan_to_num(lateness) > level / 2
     clear = first > 0 and late[:first].mean() <= BEFORE_SHARE and late[first:].mean() >= AFTER_SHARE
-    return first if clear and len(late) - first >= RECENT[0] else 0
-
-
-def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
-    """The rank that clearly comes last in the newest detailed steps, which are too few to flag it."""
-    suspects = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
-    return max(
-        (suspect for suspect in suspects if suspect is not None),
-        key=lambda suspect: suspect.lateness_ms,
-        default=None,
-    )
-
-
-def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
-    detailed = window.with_detail(slots)
-    for steps in RECENT:
-        newest = detailed[-steps:]
-        last = window.group.of("last", newest)
-        if len(newest) < steps or not (last >= 0).any():
-            return None
-        counts = np.bincount(last[last >= 0].astype(np.int64), minlength=len(window.members))
-        rank, count = int(counts.argmax()), int(counts.max())
-        if not is_clearly_last(count, steps, len(window.members)):
-            continue
-        lateness = window.ranks.of("lateness", newest)[rank]
-        late_ms, low_ms = float(median(lateness)), float(quantile(lateness, 0.25))
-        bound_ms = float(window.bound_ms(newest)[rank])
-        gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
-        gain_ms = float(median(gain))
-        cost_pct = 100 * float(median(formulas.share(gain, window.group.of("step", newest))))
-        worth = gain_ms >= arrival_rules.FLAG_MS and cost_pct >= arrival_rules.FLAG_PCT
-        if worth and low_ms > max(bound_ms, arrival_rules.SPREAD_SHARE * late_ms):
-            return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
-    return None
+    return first if clear and len(late) - first >= suspects.RECENT[0] else 0
 
 
 def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
@@ -216,7 +178,7 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     steps, flag, found = all_steps.slots(), flags.flag, None
     first = 0 if flag is None or flag.pattern != "persistent" else flag.since
     if flag is None:
-        found = _own_suspect(figures)
+        found = suspects.by_own_time(figures)
         first = flags.recovered(all_steps, steps) if found is None else found[0]
     steps = steps[steps >= first] if first <= steps[-1] else steps
     point = int(all_steps.group.of("point", steps[:1])[0])
@@ -239,7 +201,7 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns, transfer_ms=transfer_ms)
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
-        gain = flagged.own_gain(all_steps, judged, ranks, flag.members, place)
+        gain = ms_saved_without(all_steps, judged, ranks, flag.members, place)
         gain = gain if transfer_ms is None else gain + slow_transfer(all_steps, judged, flag)
         cost_pct = 100 * float(mean(gain))
         wall_ms = float(mean(all_steps.wall(judged)))
@@ -256,180 +218,192 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     return shown._replace(straggler=straggler, what_if=gained)
 
 
-def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
-    """The slot since which a rank is clearly late, and the suspect."""
-    steps = figures.steps
-    newest = steps.recent(own_time_rules.NEWEST)
-    for members in figures.flags.groups:
-        excess = steps.work_excess(newest, members)
-        if (result := own_time_rules.suspect(excess, steps.wall(newest))) is not None:
-            late, last = result
-            over = excess[late.ranks[0], late.first :]
-            bound_ms = ERRORS * own_time_rules.error_of_median(over)
-            rank = int(members[late.ranks[0]])
-            return int(newest[late.first]), Suspect(
-                rank, late.level_ms, bound_ms, last, len(over), basis="every_step"
-            )
-    return _find_cpu_wait(figures) or _last_in_most(figures)
-
-
-LAST_SHARE = 0.9
-"""Least share of the newest steps in which a suspect comes last whose excess varies too much to flag it."""
-
-
-def _last_in_most(figures: Figures) -> tuple[int, Suspect] | None:
-    """The slot since which a rank comes last in nearly all steps, and the suspect: its excess may vary."""
-    steps = figures.steps
-    slots = steps.recent(own_time_rules.LAST_STEPS)
-    if len(slots) < own_time_rules.LAST_STEPS:
-        return None
-    for members in figures.flags.groups:
-        excess = steps.excess(slots, members)
-        latest = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
-        last = np.bincount(latest[np.isfinite(excess).any(axis=0)], minlength=len(members))
-        row = int(last.argmax())
-        over = excess[row]
-        least_ms = max(own_time_rules.FLAG_MS, own_time_rules.WHOLE_SHARE * float(median(steps.wall(slots))))
-        if len(members) > 1 and last[row] >= LAST_SHARE * len(slots) and float(median(over)) >= least_ms:
-            bound_ms = ERRORS * own_time_rules.error_of_median(over)
-            return int(slots[0]), Suspect(
-                int(members[row]),
-                float(median(over)),
-                bound_ms,
-                int(last[row]),
-                len(over),
-                basis="every_step",
-            )
-    return None
-
-
-CPU_LAST_SHARE, EARLY_CPU_LAST_SHARE = 0.75, 0.9
-"""Least share of the newest steps in which a suspect that waits for a CPU comes last; in fewer steps than
-`cpu_waits` takes, the larger one."""
-
-
-def _find_cpu_wait(figures: Figures) -> tuple[int, Suspect] | None:
-    """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
-    sure = figures.flags.cpu_suspect
-    suspects = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
-    return max(
-        (suspect for suspect in suspects if suspect is not None),
-        key=lambda suspect: suspect[1].lateness_ms,
-        default=None,
-    )
-
-
-def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -> tuple[int, Suspect] | None:
-    """`_find_cpu_wait` in one process group. `sure`: as the blocks of `cpu_waits` tell, None while there are
-    too few of them: then the newest steps alone tell, by a larger share."""
-    newest = steps.slots()
-    waits = place_excess(steps, "cpu", newest, members)
-    if sure is not None and sure.rank not in members:
-        return None
-    newest_waits = np.nan_to_num(waits[:, -own_time_rules.NEWEST :]).mean(axis=1)
-    row = int(newest_waits.argmax() if sure is None else np.flatnonzero(members == sure.rank)[0])
-    first = own_time_rules.onset(waits[row])
-    slots = newest[first:]
-    if len(slots) < own_time_rules.NEWEST:
-        return None
-    wall_ms = float(steps.wall(slots).sum())
-    if sure is None and np.nan_to_num(waits[row, first:]).sum() < cpu_waits.SHARE * wall_ms:
-        return None
-    excess = steps.excess(slots, members)
-    last = int((np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0) == row).sum())
-    if last < (EARLY_CPU_LAST_SHARE if sure is None else CPU_LAST_SHARE) * len(slots):
-        return None
-    over = excess[row]
-    return int(slots[0]), Suspect(
-        rank=int(members[row]),
-        lateness_ms=float(median(over)),
-        bound_ms=ERRORS * own_time_rules.error_of_median(over),
-        last=last,
-        steps=len(slots),
-        basis="every_step",
-        cause="cpu",
-        so_far_s=wall_ms / 1e3 if sure is None else sure.so_far_s,
-        needed_s=cpu_waits.needed_s(wall_ms / len(slots)),
-    )
-
-
-ERRORS = 2.0
-"""Standard errors in the bound of a median excess: 95 % of errors are smaller."""
-
 COMPARED = 64
 """Most other ranks with which a flagged rank's places are compared: their median is nearly that of all."""
 
 
+DRAWN = 8
+"""Other ranks whose own times a straggler's are drawn from."""
+
+
+def ms_saved_by_own_time(
+    own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False
+) -> Column:
+    """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
+
+    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
+    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
+    the times in the place that is late, when only these are drawn.
+
+    Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
+    `rotating`: the slowest rank of each step is the late one.
+    """
+    if len(own) < 2 or not own.shape[1]:
+        return np.full(own.shape[1], np.nan)
+    part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
+    if rotating:
+        slowest_at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
+        own, part = (np.concatenate([values, values[slowest_at][None]]) for values in (own, part))
+        own[slowest_at] = part[slowest_at] = np.nan
+        late = np.arange(len(own)) == len(own) - 1
+    other_parts = part[~late]
+    few = other_parts[np.linspace(0, len(other_parts) - 1, min(len(other_parts), DRAWN)).astype(np.int64)]
+    pool = np.sort(few[~np.isnan(few)])
+    if not late.any() or not len(pool):
+        return np.asarray(slowest - median(own.T))
+    order = part[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    drawn = own[late] - part[late] + pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
+    even = np.fmax(np.fmax.reduce(own[~late], axis=0), drawn.max(axis=0))
+    return np.asarray(np.clip(slowest - even, 0.0, None))
+
+
+def ms_saved_without(
+    steps: StepWindow,
+    slots: Indices,
+    ranks: tuple[int, ...],
+    members: Indices,
+    place: OwnPlace | None = None,
+    *,
+    rotating: bool = False,
+) -> Column:
+    """(n,) `ms_saved_by_own_time` of some ranks; without backward where a last gradient is unknown."""
+    if place == "uneven_work":
+        gained = uneven_work.ms_saved_if_even(steps, slots, members)
+        if not np.isnan(gained).all():
+            return gained
+        place = None
+    own_ms = steps.own(slots, members)
+    unknown = steps.unknown(own_ms, slots, members)
+    if unknown is not None and unknown.any():
+        other_places = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
+        own_ms = np.where(unknown.any(axis=0), sum(other_places[1:], other_places[0]), own_ms)
+    part = None if place is None else steps.place(place, slots, members)
+    return ms_saved_by_own_time(own_ms, np.isin(members, ranks), part, rotating=rotating)
+
+
+class _Beside(NamedTuple):
+    """The late ranks of a flag beside those that they are compared with."""
+
+    ranks: Indices
+    """(compared,) the ranks; persistent ones first."""
+    late: Mask
+    """(compared, n) which count as late in a step."""
+    main: int
+    """Index of the flagged rank."""
+    n_persistent: int
+    """How many of them are late in all steps; 0: it is another one, or none, in each step."""
+
+    @classmethod
+    def of(cls, flag: StepFlag, late: Mask) -> _Beside:
+        """`late`: (members, n) of the process group that the flag is about."""
+        ranks, n_persistent = flag.members, 0
+        if flag.pattern != "rotating":
+            is_flagged = np.isin(ranks, flag.ranks)
+            rows, other_rows = np.flatnonzero(is_flagged), np.flatnonzero(~is_flagged)
+            if len(other_rows) > COMPARED:
+                other_rows = other_rows[np.linspace(0, len(other_rows) - 1, COMPARED).astype(np.int64)]
+            compared = np.concatenate([rows, other_rows])
+            ranks, late = ranks[compared], late[compared]
+            n_persistent = len(rows) if flag.pattern == "persistent" else 0
+        return cls(ranks, late, int(np.flatnonzero(ranks == flag.rank)[0]), n_persistent)
+
+    def _usual(self, values: Column) -> Column:
+        """(n,) the median of the ranks that are not late."""
+        others = values[self.n_persistent :] if self.n_persistent else np.where(self.late, np.nan, values)
+        return np.asarray(median(others.T))
+
+    def excess(self, values: Column) -> Column:
+        """By how much `values`, (compared, n), of each late (rank, step) are above those of the others."""
+        return np.asarray((values - self._usual(values))[self.late])
+
+    def of_main(self, values: Column) -> Column:
+        """`values`, (compared, n), of the flagged rank, where it is persistently late; else of each late
+        (rank, step)."""
+        return np.asarray(values[self.main] if self.n_persistent else values[self.late])
+
+    def main_excess(self, values: Column) -> Column:
+        """`excess` of those that `of_main` takes."""
+        return values[self.main] - self._usual(values) if self.n_persistent else self.excess(values)
+
+
 def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     """The figures of the flagged ranks over these steps, without their cost."""
-    members = flag.members
-    excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, members)
+    excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, flag.members)
     late, is_last = _late_in(flag, steps, slots, excess)
-    rows = np.flatnonzero(np.isin(members, flag.ranks))
-    other_rows = np.delete(np.arange(len(members)), rows)
-    if len(other_rows) > COMPARED:
-        other_rows = other_rows[np.linspace(0, len(other_rows) - 1, COMPARED).astype(np.int64)]
-    persistent = flag.pattern == "persistent"
-    compared = np.concatenate([rows, other_rows]) if flag.pattern != "rotating" else np.arange(len(members))
-    late_rows, at = late[compared], members[compared]
-    first = int(np.flatnonzero(at == flag.rank)[0])
-
-    def over(values: Column, rank: bool = False) -> Column:
-        """How much `values` of compared ranks are above the median of those that are not late: for the
-        flagged rank (`rank`), else for each late (rank, step)."""
-        # Those that are always late come first: without them nothing is to be left out.
-        others = values[len(rows) :] if persistent else np.where(late_rows, np.nan, values)
-        usual = median(others.T)
-        return np.asarray(values[first] - usual if rank else (values - usual)[late_rows])
-
-    places = steps.places(slots, at)
-    excess_in: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
+    beside = _Beside.of(flag, late)
+    places = steps.places(slots, beside.ranks)
+    excess_in: dict[OwnPlace, Column] = {name: beside.excess(places[name]) for name in PLACES}
     parts: dict[StepPhase, float] = {
         causes.PHASE_OF[name]: float(median(excess_in[name])) for name in PLACES[:4]
     }
-    parts["other"] = float(median(over(sum((places[name] for name in PLACES[5:]), places[PLACES[4]]))))
-    place = causes.late_place(excess_in)
-    if flag.place == "cpu":
-        place, places["cpu"] = "cpu", steps.place("cpu", slots, at)
-    if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
-        lateness = over(places[place], persistent)
-    elif persistent:
-        lateness = excess[members == flag.rank][0]
-        if len(rows) > 1:
-            apart = steps.work(slots)
-            apart = apart[flag.rank] - median(np.where(late, np.nan, apart[members]).T)
-            lateness = np.where(np.isnan(apart), lateness, apart)
-    else:
-        lateness = excess[late]
-    pauses = over(steps.place("gc", slots, at), persistent)
-    if place != "cpu" and causes.carried(pauses, lateness):
-        place, lateness = "gc", pauses
-    sizes = steps.elements(slots, at)
-    more_elements, ratio = over(sizes, persistent), None
-    if place not in ("cpu", "gc"):
-        each_ms = uneven_work.ms_per_element(steps, slots, members)
-        if uneven_work.explains(lateness, more_elements, each_ms):
-            place = "uneven_work"
-            larger = sizes[first] if persistent else sizes[late_rows]
-            ratio = number_or_none(median(larger / (larger - more_elements)))
-    gain = flagged.own_gain(
-        steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"
+    parts["other"] = float(
+        median(beside.excess(sum((places[name] for name in PLACES[5:]), places[PLACES[4]])))
+    )
+    place = "cpu" if flag.place == "cpu" else causes.late_place(excess_in)
+    if place is None:
+        lateness = _excess_everywhere(steps, flag, slots, excess, late)
+    else:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
+        lateness = beside.main_excess(
+            steps.place("cpu", slots, beside.ranks) if place == "cpu" else places[place]
+        )
+    ratio = None
+    if place != "cpu":
+        pauses = beside.main_excess(steps.place("gc", slots, beside.ranks))
+        if causes.carried(pauses, lateness):
+            place, lateness = "gc", pauses
+        else:
+            ratio = _elements_ratio(steps, flag, slots, beside, lateness)
+            place = place if ratio is None else "uneven_work"
+    gain = ms_saved_without(
+        steps, slots[is_last], flag.ranks, flag.members, place, rotating=flag.pattern == "rotating"
     )
     return Straggler(
         rank=flag.rank,
         pattern=flag.pattern,
         lateness_ms=float(median(lateness)),
-        bound_ms=ERRORS * own_time_rules.error_of_median(lateness),
+        bound_ms=suspects.ERRORS * own_time_rules.error_of_median(lateness),
         recoverable_ms=number_or_none(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
-        cause=flagged.cause(parts) if place is None else causes.of_place(place),
+        cause=arrival_flags.cause(parts) if place is None else causes.of_place(place),
         parts_ms=parts,
         ranks=flag.ranks if len(flag.ranks) > 1 else (),
         place=place,
         basis="every_step",
-        elements_ratio=ratio,
+        elements_ratio=None if ratio is None else number_or_none(ratio),
     )
+
+
+def _excess_everywhere(
+    steps: StepWindow, flag: StepFlag, slots: Indices, excess: Column, late: Mask
+) -> Column:
+    """The excess in own time as a whole, of the flagged rank where it is persistently late, else of each late
+    (rank, step).
+
+    `excess`: (members, n) compared with all others; of several late ranks it counts beside those that are not
+    late, as far as that is known."""
+    if flag.pattern != "persistent":
+        return np.asarray(excess[late])
+    lateness = excess[flag.members == flag.rank][0]
+    if len(flag.ranks) == 1:
+        return np.asarray(lateness)
+    work = steps.work(slots)
+    apart = work[flag.rank] - median(np.where(late, np.nan, work[flag.members]).T)
+    return np.asarray(np.where(np.isnan(apart), lateness, apart))
+
+
+def _elements_ratio(
+    steps: StepWindow, flag: StepFlag, slots: Indices, beside: _Beside, lateness: Column
+) -> float | None:
+    """How many times as many elements the late ranks have as the others, where that explains their lateness;
+    None: it does not."""
+    sizes = steps.elements(slots, beside.ranks)
+    more_elements = beside.main_excess(sizes)
+    ms_per_element = uneven_work.ms_per_element(steps, slots, flag.members)
+    if not uneven_work.explains(lateness, more_elements, ms_per_element):
+        return None
+    larger = beside.of_main(sizes)
+    return float(median(larger / (larger - more_elements)))
 
 
 CALM_STEPS, SLOW_TRANSFER, SLOW_TRANSFER_MS = 16, 1.5, 0.3
@@ -473,7 +447,7 @@ def shown_place(steps: StepWindow, slots: Indices, straggler: Straggler) -> OwnP
 
 def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) -> tuple[Mask, Mask]:
     """(members, n) whether a flagged rank counts as late in a step, and (n,) whether one is the latest."""
-    largest = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
+    largest = latest_ranks(excess)
     is_last = np.isin(flag.members[largest], flag.ranks)
     late: Mask = np.zeros(excess.shape, bool)
     if flag.pattern == "persistent":
@@ -512,7 +486,7 @@ def what_if(
             slowest = np.fmax.reduce(own_ms, axis=0)
         unknown = steps.unknown(own_ms, slots)
         slowest = slowest if unknown is None else np.where(unknown.any(axis=0), np.nan, slowest)
-        return np.stack([slowest, flagged.own_gain(steps, slots, ranks, members, place, rotating=rotating)])
+        return np.stack([slowest, ms_saved_without(steps, slots, ranks, members, place, rotating=rotating)])
 
     if before is None or ranks or place is not None or rotating:
         slowest, gain = slowest_and_gain(slots)

@@ -20,6 +20,7 @@ from ddptop.analysis.straggler.shared_rules import (
     Thresholds,
     is_clearly_last,
     late_together,
+    latest_ranks,
     occurrences,
     onsets,
     ranks_in_turn,
@@ -451,7 +452,7 @@ def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
     if len(over) < LEVEL_STEPS // 2:
         return None
     level = float(median(over))
-    last = int((np.where(np.isnan(newest), -np.inf, newest)[:, first:].argmax(axis=0) == rank).sum())
+    last = int((latest_ranks(newest[:, first:]) == rank).sum())
     if not is_clearly_last(last, len(over), len(excess)):
         return None
     if level < max(FLAG_MS, FLAG_SHARE * step) or float(quantile(over, LOW)) < LOW_SHARE * level:

@@ -61,6 +61,11 @@ def onsets(excess: Column, thresholds: Thresholds) -> Indices:
     return np.asarray(np.where(level[:, 0] > 0, first, steps))
 
 
+def latest_ranks(excess: Column) -> Indices:
+    """(n,) the rank with the largest excess in each step; 0 where none is known. `excess`: (ranks, n)."""
+    return np.asarray(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0))
+
+
 def late_together(excess: Column, is_late: Mask, main: int, n_ranks: int) -> tuple[int, ...]:
     """A late rank, and behind it those that are late together with it, the latest first.
 

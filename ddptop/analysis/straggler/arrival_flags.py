@@ -1,6 +1,6 @@
 """Applies the rules over bucket arrivals: flags at most one rank over all process groups.
 
-It finds the rank's figures and its cause, too. Where own times are known, `step_flags.py` flags instead.
+It finds the rank's figures and its cause, too. Where own times are known, `own_time_flags.py` flags instead.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import numpy as np
 
 from ddptop.analysis.figures import MOVES_WITHIN
 from ddptop.analysis.steps.groups import Flagged
-from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES
-from ddptop.analysis.straggler import arrival_rules, own_time_rules, uneven_work
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES
+from ddptop.analysis.straggler import arrival_rules, own_time_rules
 from ddptop.frames.frame import Straggler
 from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.causes import Cause
-    from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase
+    from ddptop.frames.columns import Indices, Mask
+    from ddptop.protocol.vocabulary import Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5
 """A rank is flagged only if at least this share of its lateness shows in its own time."""
@@ -210,62 +210,3 @@ def _of_pattern(
         parts_ms=parts,
         ranks=ranks if len(ranks) > 1 else (),
     )
-
-
-DRAWN = 8
-"""Other ranks whose own times a straggler's are drawn from."""
-
-
-def ms_saved_by_own_time(
-    own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False
-) -> Column:
-    """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
-
-    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
-    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
-    the times in the place that is late, when only these are drawn.
-
-    Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
-    `rotating`: the slowest rank of each step is the late one.
-    """
-    if len(own) < 2 or not own.shape[1]:
-        return np.full(own.shape[1], np.nan)
-    part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
-    if rotating:
-        slowest_at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
-        own, part = (np.concatenate([values, values[slowest_at][None]]) for values in (own, part))
-        own[slowest_at] = part[slowest_at] = np.nan
-        late = np.arange(len(own)) == len(own) - 1
-    other_parts = part[~late]
-    few = other_parts[np.linspace(0, len(other_parts) - 1, min(len(other_parts), DRAWN)).astype(np.int64)]
-    pool = np.sort(few[~np.isnan(few)])
-    if not late.any() or not len(pool):
-        return np.asarray(slowest - median(own.T))
-    order = part[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    drawn = own[late] - part[late] + pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
-    even = np.fmax(np.fmax.reduce(own[~late], axis=0), drawn.max(axis=0))
-    return np.asarray(np.clip(slowest - even, 0.0, None))
-
-
-def own_gain(
-    steps: StepWindow,
-    slots: Indices,
-    ranks: tuple[int, ...],
-    members: Indices,
-    place: OwnPlace | None = None,
-    *,
-    rotating: bool = False,
-) -> Column:
-    """(n,) `ms_saved_by_own_time` of some ranks; without backward where a last gradient is unknown."""
-    if place == "uneven_work":
-        gained = uneven_work.ms_saved_if_even(steps, slots, members)
-        if not np.isnan(gained).all():
-            return gained
-        place = None
-    own_ms = steps.own(slots, members)
-    unknown = steps.unknown(own_ms, slots, members)
-    if unknown is not None and unknown.any():
-        other_places = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
-        own_ms = np.where(unknown.any(axis=0), sum(other_places[1:], other_places[0]), own_ms)
-    part = None if place is None else steps.place(place, slots, members)
-    return ms_saved_by_own_time(own_ms, np.isin(members, ranks), part, rotating=rotating)

@@ -136,7 +136,7 @@ class Bill:
     total: str
     """In this unit."""
     rows: tuple[BillRow, ...]
-    """The classes that took time, the largest first."""
+    """The classes that took time, the largest first, and last what is not known."""
     losses: tuple[Loss, ...]
     """The largest, at most MOST_LOSSES."""
 
@@ -151,7 +151,8 @@ def bill_of(ledger: Ledger, *, on_gpus: bool = False) -> Bill:
     total_s = sum(sums.values())
     unit_prefix = "GPU" if on_gpus else "rank"
     name, length_s, _ = next(unit for unit in _UNITS if total_s < unit[2])
-    names = sorted(sums, key=lambda name: -sums[name])
+    # Of the running step it is not known yet where its time goes: that would change places with every step.
+    names = sorted(sums, key=lambda name: (name == "unknown", -sums[name]))
     amounts = round_to_sum([sums[name] / length_s for name in names], 1)
     shares = round_to_sum([100 * sums[name] / total_s if total_s else 0.0 for name in names], 1)
     rows = tuple(

@@ -175,18 +175,22 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
     if waiting is None or not shown:
         return [], 0
     total_s, total = waiting.rank_seconds, float(waiting.amount.replace(",", ""))
-    seconds = [row.rank_seconds for row in shown]
+    # Those that look alike stand in the order of the ranks: else they would change places with every step.
+    rows = sorted(shown, key=lambda row: (-round(total * row.rank_seconds / total_s, 1), row.rank))
+    seconds = [row.rank_seconds for row in rows]
     seconds.append(max(0.0, total_s - sum(seconds)))
     amounts = round_to_sum([total * value / total_s for value in seconds], 1)
     shares = round_to_sum([waiting.share_pct * value / total_s for value in seconds], 1)
-    names, places = [f"rank {row.rank}" for row in shown], [ledger_place_phrase(row.place) for row in shown]
-    when = [dear_phrase(row) for row in shown]
+    names, places = [f"rank {row.rank}" for row in rows], [ledger_place_phrase(row.place) for row in rows]
+    when = [dear_phrase(row) for row in rows]
     if amounts[-1] or shares[-1]:
         names, places, when = [*names, "others"], [*places, ""], [*when, ""]
     n_rows = len(names)
+    # As wide as the longest of those that may be shown next: rows come and go, and the columns stay.
+    longest = max((ledger_place_phrase(row.place) for row in ledger.run.waited_for), key=len)
     columns = [
         measured_column("for", [*names, "in all"], 9, right=False),
-        measured_column("where it was", [*places, ""], 6, right=False),
+        measured_column("where it was", [*places, "", longest], 6, right=False),
         measured_column(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
         measured_column("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
         measured_column("when", [*when, ""], 5, right=False, most=None),
@@ -195,14 +199,15 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
 
 
 def loss_phrases(bill: Bill) -> list[str]:
-    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`; without those that are
-    too small to be seen: `19 s instead of 19 s`."""
+    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`; without those that would
+    come and go with the last digit of the durations: `19 s instead of 19 s`."""
     took = duration(bill.elapsed_s)
+    least_s = 1.0 if bill.elapsed_s < 3600 else 60.0
     return [
         f"{duration(loss.elapsed_s)} instead of {took} without {loss.what} "
         f"({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)"
         for loss in bill.losses
-        if duration(loss.elapsed_s) != took
+        if loss.gives_back_s >= least_s
     ]
 
 

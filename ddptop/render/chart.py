@@ -25,9 +25,13 @@ DAY_S = 86_400
 FINEST_S = 0.05
 """Cells are this long, or a step of the ladder longer."""
 
-FEWEST_RUNGS, RUNGS = 4, 32
+FEWEST_RUNGS, RUNGS = 8, 32
 """Lengths of a cell from one to its double, of a run that has just begun and of one that lasts minutes: a
-chart over a whole run ends at its border within 20 and 3 %."""
+chart over a whole run ends at its border within 11 and 3 %, and with another length it changes by no more."""
+
+LEAST_GROWING_S = 60.0
+"""A chart of a run that goes on has room for so many seconds, and is filled from the left: the axis stays for
+the first minute, in which it would change most often."""
 
 STEADY_S = 10.0
 """While a run goes on, the length of a cell changes about as often: with it the whole curve does, down to its
@@ -62,7 +66,7 @@ class Axis:
         first_s, last_s = float(time_s[0]), float(time_s[-1])
         lasts_s = last_s - first_s
         whole = span_s is None or lasts_s <= span_s
-        shown_s = min(lasts_s, span_s or lasts_s)
+        shown_s = max(min(lasts_s, span_s or lasts_s), LEAST_GROWING_S if grows else 0.0)
         n_rungs = count_rungs(shown_s) if grows else RUNGS
         cell_s = round_to_ladder(shown_s / max(1, cells - 1), n_rungs)
         first = math.floor(first_s / cell_s) if whole else math.floor(last_s / cell_s) - cells + 1

@@ -374,7 +374,8 @@ def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
     room, whole = width - 3, sum(scale)
     if room < PAIR_MIN_BAR or not whole > 0:
         return 0, 0
-    left_cells = round(scale[0] / whole * room)
+    # In eighths of the room: between two pictures the axis would else move by a cell, and all bars with it.
+    left_cells = round(room * min(max(round(8 * scale[0] / whole), 1), 7) / 8)
     return left_cells, room - left_cells
 
 
@@ -383,7 +384,7 @@ def _draw_pair(
 ) -> Line:
     """Draw one part of a rank's step and the usual one: numbers, and two bars back to back.
 
-    `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
+    `scale`: the longest bar of the others and of the rank, in ms; they share the room in about this ratio.
     """
     sign, difference_ms = part.plain if ascii_only else part.glyph, rank_ms - usual_ms
     solid = combine_roles(part.role, part.role)
@@ -393,7 +394,7 @@ def _draw_pair(
     left_cells, right_cells = _pair_room(width - line.width, scale)
     if not left_cells + right_cells:
         return line.cut(width)
-    cell_ms = sum(scale) / (left_cells + right_cells)
+    cell_ms = max(scale[0] / left_cells, scale[1] / right_cells)
     usual_cells, rank_cells = (round(ms / cell_ms) if math.isfinite(ms) else 0 for ms in (usual_ms, rank_ms))
     line.add(" " * (2 + max(0, left_cells - usual_cells))).add(
         sign * min(usual_cells, left_cells), solid

@@ -29,6 +29,7 @@ from tests.tui.fake import (
     NOW,
     FakeSource,
     column,
+    finished,
     history,
     last_minutes,
     live,
@@ -484,10 +485,10 @@ def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_
 
 
 def test_a_chart_over_a_whole_run_of_any_length_ends_at_its_border() -> None:
-    for lasts_s in (50.0, 1_234.0, 2_300.0, 90_000.0):
+    for frame, lasts_s in ((finished(), 50.0), (live(), 1_234.0), (live(), 2_300.0), (live(), 90_000.0)):
         kept = history(6_000)
         kept = replace(kept, time_s=kept.time_s * (lasts_s / float(kept.time_s[-1])))
-        drawn = draw_charts(Scene(replace(live(), history=kept), Place()), 160, 26)
+        drawn = draw_charts(Scene(replace(frame, history=kept), Place()), 160, 26)
         ends = [(plot.end_s - plot.begin_s) / (plot.width * plot.cell_s) for plot in drawn.plots]
         assert len(ends) == 4 and min(ends) > 0.95, (lasts_s, ends)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +112,7 @@ def _describe_age(frame: Frame) -> str | None:
 
 
 def _draw_figures(scene: Scene) -> list[Line]:
+    """Each with room for a digit or two more: what follows it stays where it is."""
     frame, group = scene.frame, scene.frame.group
     rate = group.steps_per_s
     digits = 1 if rate is None or rate >= 1 else 3
@@ -121,21 +123,26 @@ def _draw_figures(scene: Scene) -> list[Line]:
     figures = [
         Line("step ", "dim")
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
-        .add(restart_phrase(group.incarnation), "dim"),
+        .add(restart_phrase(group.incarnation), "dim")
+        .pad(len("step 9,999")),
         # Without progress the rate of the last steps would be wrong.
-        Line(fixed(rate, digits), "strong").add("/s", "dim") if goes_on else Line(),
+        Line(fixed(rate, digits), "strong").add("/s", "dim").pad(len("99.9/s")) if goes_on else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
-        Line("overhead ", "dim").add(cost.phrase, "warn" if cost.is_over_budget else "strong"),
+        Line("overhead ", "dim")
+        .add(cost.phrase, "warn" if cost.is_over_budget else "strong")
+        .pad(len("overhead 0.9%")),
     ]
-    if frame.progress is not None:
-        figures.append(Line(epoch_phrase(frame.progress, short=True), "dim"))
+    if (progress := frame.progress) is not None:
+        longest = replace(progress, batch=progress.batches or progress.batch)
+        epoch = Line(epoch_phrase(progress, short=True), "dim")
+        figures.append(epoch.pad(len(epoch_phrase(longest, short=True))))
     return figures + _draw_facts(scene)
 
 
 def _draw_facts(scene: Scene) -> list[Line]:
     run = scene.frame.run
     texts = [
-        duration(run.elapsed_s),
+        duration(run.elapsed_s).ljust(len("9 min 59 s")),
         counted(run.world_size, "rank") if run.world_size else "",
         run.backend or "",
         kind_phrase(run),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ddptop.frames.bill import ledger_place_phrase
 from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
 from ddptop.frames.phrases import (
     NOT_OUT_OF_MEMORY,
@@ -15,7 +17,7 @@ from ddptop.frames.phrases import (
     step_phrase,
 )
 from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
-from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, run_state, verdict
+from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, most_waited_for, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
@@ -30,6 +32,24 @@ MORE_CPUS = (
     "which library sets os.sched_setaffinity."
 )
 """What to try where ranks may use fewer CPUs than they need."""
+
+_SAVE_ASIDE = (
+    "Save checkpoints asynchronously: torch.distributed.checkpoint.async_save, in parts on all ranks, or "
+    "less often."
+)
+
+ALONE_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "first_batch": "persistent_workers=True in a DataLoader that is made once, before the first epoch: "
+        "its workers then start, and open their files, once and not in each epoch.",
+        "evaluation": "Let every rank evaluate an equal part of the data and all-reduce the sums, or "
+        "evaluate less often, or in a process of its own on saved weights.",
+        "saving": _SAVE_ASIDE,
+        "phase": f"Do not let the others wait while {{who}} works alone {{where}}. {_SAVE_ASIDE}",
+    }
+)
+"""What to try where the others wait for a rank outside the phases of its steps, by the place. `{who}` is the
+rank and `{where}` the place in words."""
 
 _WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
 
@@ -49,7 +69,8 @@ def next_action(frame: Frame) -> str:
     """What to do next about a run that is in trouble; empty of any other run.
 
     In trouble is a run that is stalled, failed, lost, stale or cut off, or waits for ranks. So is one with
-    wrong numbers or a slow network. The first clause is what to do; what follows may be cut off.
+    wrong numbers or a slow network, and one that mostly waits for what a rank does alone. The first clause is
+    what to do; what follows may be cut off.
     """
     state = run_state(frame)
     outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)
@@ -92,6 +113,9 @@ def next_action(frame: Frame) -> str:
     kind = verdict(frame).kind
     if kind == "cpus":
         return MORE_CPUS
+    if kind == "uneven" and (most := most_waited_for(frame)) is not None:
+        where = ledger_place_phrase(most.place)
+        return ALONE_REMEDIES.get(most.place, "").format(who=f"rank {most.rank}", where=where)
     alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
     return "" if alert is None else remedy_of_alert(alert)
 

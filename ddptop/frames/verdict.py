@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from ddptop.frames.activity_words import activities_phrase, state_word
+from ddptop.frames.bill import ledger_place_phrase
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of, word_of_state
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.conditions import VerdictKind
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
+    from ddptop.frames.ledger import WaitedFor
     from ddptop.frames.stall import Stall
     from ddptop.protocol.vocabulary import RankStatus, Sign
 
@@ -392,7 +394,24 @@ def _judge_cost(frame: Frame) -> Verdict:
         if few
         else "no rank is consistently slow"
     )
+    most = most_waited_for(frame)
+    if most is not None:
+        # The median step says nothing of what is rare: without this, its figures contradict the cost.
+        reason = f"most of it for rank {most.rank} {ledger_place_phrase(most.place)}"
+        detail = " · ".join(filter(None, (reason, detail)))
     return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
+
+
+def most_waited_for(frame: Frame) -> WaitedFor | None:
+    """The rank and place that more than half of the waiting of the last minutes was for; None: there is none,
+    or it is not known."""
+    if frame.ledger is None or lost_to_skew(frame) is None:
+        return None
+    recent = frame.ledger.recent
+    largest = next(iter(recent.waited_for), None)
+    if largest is None or largest.place == "unknown" or largest.rank_seconds <= recent.rank_seconds / 2:
+        return None
+    return largest
 
 
 def lost_to_skew(frame: Frame) -> tuple[float, float | None] | None:

@@ -11,6 +11,7 @@ import numpy as np
 from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.causes import PLACES, remedy
 from ddptop.frames.numbers import percent
+from ddptop.frames.remedies import ALONE_REMEDIES
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import format_seconds, ranks_in_short
 
@@ -36,19 +37,6 @@ MOST_DEAR_SHARE = 0.1
 """Steps are rare and dear if they are at most such a share of all, and a rank has waited so long in each.
 That is what one rank does now and then, such as a checkpoint."""
 
-ONE_RANK_WORK = "Do not let the others wait while {who} works alone {where}. "
-SAVE_ASIDE = (
-    "Save a checkpoint in a thread or process of its own (torch.distributed.checkpoint.async_save), or in "
-    "parts on all ranks, or less often."
-)
-EVALUATE_TOGETHER = (
-    "Do not let the others wait for {who} in evaluation. Let every rank evaluate an equal part of the data "
-    "and all-reduce the sums, or evaluate less often, or in a process of its own on saved weights."
-)
-KEEP_WORKERS = (
-    "persistent_workers=True in a DataLoader that is made once, before the first epoch: its workers then "
-    "start, and open their files, once and not in each epoch."
-)
 SHORTER_START = (
     "Shorten the start: keep what is prepared there (tokenized data, compiled kernels with "
     "TORCHINDUCTOR_CACHE_DIR) for the next run, have one rank download while the others do not wait, and "
@@ -62,10 +50,10 @@ EQUAL_BATCHES = (
 _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "start": ("start_up", f"Look at what {{who}} does before its first step. {SHORTER_START}"),
-        "first_batch": ("persistent_workers", KEEP_WORKERS),
-        "evaluation": ("evaluate_together", EVALUATE_TOGETHER),
-        "saving": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
-        "phase": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
+        "first_batch": ("persistent_workers", ALONE_REMEDIES["first_batch"]),
+        "evaluation": ("evaluate_together", ALONE_REMEDIES["evaluation"]),
+        "saving": ("one_rank_work", ALONE_REMEDIES["saving"]),
+        "phase": ("one_rank_work", ALONE_REMEDIES["phase"]),
     }
 )
 """Kind and action of what others wait for outside the usual steps of a rank."""
@@ -118,7 +106,7 @@ def _suggest_for_row(
     who, where = f"rank {row.rank}", ledger_place_phrase(row.place)
     kind, action = _BY_PLACE.get(row.place, ("", ""))
     if is_rare(row, ledger) and row.place in (*PLACES, "optimizer"):
-        kind, action = kind or "one_rank_work", action or ONE_RANK_WORK + SAVE_ASIDE
+        kind, action = kind or "one_rank_work", action or ALONE_REMEDIES["phase"]
     if kind:
         action = action.format(who=who, where=where)
     elif row.place == "unknown":
@@ -147,7 +135,9 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
 
     if is_worth("first_batch", WORTH_PCT):
         because = f"every rank waits for the first batch of each epoch: {share_phrase('first_batch')}"
-        yield _suggest_for_class(report, "persistent_workers", KEEP_WORKERS, because, "first_batch", of_run)
+        yield _suggest_for_class(
+            report, "persistent_workers", ALONE_REMEDIES["first_batch"], because, "first_batch", of_run
+        )
     if is_worth("data", DATA_PCT):
         action = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
         because = f"every rank waits for its next batch: {share_phrase('data')}"

@@ -21,7 +21,7 @@ from ddptop.render.trouble import trouble_brief
 from tests.frames.ledgers import checkpoints
 from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
-from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, straggler
+from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, saving, straggler
 from tests.tui.fake_hosts import silent, spread
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
@@ -335,6 +335,21 @@ def test_the_page_of_a_stall_says_what_to_try_and_never_that_all_is_well(case: s
     text = sketch(FakeSource({**CASES, **TROUBLES}[case]()), (80, 24), "7")
     assert f"  try: {ACTIONS[case]}".lower()[:60] in text.lower()
     assert "nothing is stalled" not in text
+
+
+def test_what_most_of_the_waiting_is_for_is_said_where_no_rank_is_slow_in_every_step() -> None:
+    lines = sketch(FakeSource(saving()), (80, 24)).splitlines()
+    assert "most of it for rank 0 saving checkpoints · median step 26.6 ms" in lines[2]
+    assert "try: save checkpoints asynchronously: torch.distributed.checkpoint.async_save" in lines[3]
+    frame = saving()
+    assert frame.ledger is not None
+    first, second = frame.ledger.recent.waited_for
+    evenly = replace(
+        frame.ledger.recent, waited_for=(replace(first, rank_seconds=second.rank_seconds), second)
+    )
+    frame = replace(frame, ledger=replace(frame.ledger, recent=evenly))
+    assert "most of it" not in sketch(FakeSource(frame), (80, 24))
+    assert next_action(frame) == ""
 
 
 def test_a_verdict_takes_one_line_where_a_shorter_cause_makes_it_fit() -> None:

@@ -85,6 +85,18 @@ def wrap_lines(text: str, width: int, most: int | None = None) -> list[str]:
     return lines
 
 
+def wrap_clauses(text: str, width: int) -> list[str]:
+    """Broken between its clauses, which a `·` parts, where that takes no more lines than between words."""
+    clauses: list[str] = []
+    for clause in text.split(" · "):
+        if clauses and text_width(joined := f"{clauses[-1]} · {clause}") <= width:
+            clauses[-1] = joined
+        else:
+            clauses.append(clause)
+    words = wrap_lines(text, width)
+    return clauses if len(clauses) <= len(words) and max(map(text_width, clauses)) <= width else words
+
+
 def _replace_harmful(letter: str) -> str:
     category = unicodedata.category(letter)
     if category in _DROPPED:

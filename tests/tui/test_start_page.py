@@ -13,6 +13,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.views.start import SEVERAL_S, start_page_is_due
 from tests.tui.drive import NEVER_HZ, Sketch, sketch
 from tests.tui.fake import FakeSource, live
+from tests.tui.fake_hosts import placed
 from tests.tui.fake_start import LAUNCHED_S, held_up, on_their_way, position, rank_start, starting
 from tests.tui.screens import check
 from tests.tui.test_golden import SIZES, TINY
@@ -129,3 +130,13 @@ def test_a_page_with_nothing_of_its_own_to_say_shows_the_steps(view: str, size: 
     assert "step ms 26.6" in text and "└──" in text
     if view == "7":
         assert "forward 21 s" in sketch(FakeSource(on_their_way()), size, view)
+
+
+def test_pages_without_figures_show_how_far_the_ranks_have_come() -> None:
+    for keys in (("9",), ("8",), ("enter",)):
+        assert "0 of 4 ranks with a first step" in sketch(FakeSource(placed(held_up())), (80, 24), *keys), (
+            keys
+        )
+    assert "0 of 4 ranks with a first step" in sketch(FakeSource(on_their_way()), (80, 24), "5")
+    assert "stand out" not in sketch(FakeSource(held_up(64)), (50, 24), "1")
+    assert "waits in" not in sketch(FakeSource(held_up()), (80, 24), "5"), "titles of a table without rows"

@@ -83,7 +83,16 @@ def draw_event_detail(
         tall = 2 if len(frame.ranks.state) <= FEW_RANKS else 1
         lines += draw_ranks_now(scene, width, height - len(lines), tall=tall)
     foot = [Line(), *action] if action else []
-    return [*lines[: max(0, height - len(foot))], *foot][:height]
+    return [*_cut_titles(lines, max(0, height - len(foot))), *foot][:height]
+
+
+def _cut_titles(lines: list[Line], most: int) -> list[Line]:
+    """At most so many lines; the titles of a table that has no room for a row are left out."""
+    shown = lines[:most]
+    if 1 < most < len(lines) and lines[most].width and not shown[-2].width:
+        are_titles = all(role == "dim" for text, role in shown[-1].pieces if text.strip())
+        return shown[:-2] if are_titles else shown
+    return shown
 
 
 def _rank_of(frame: Frame, chosen: Alert | LoggedEvent) -> int | None:

@@ -11,6 +11,7 @@ from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.numbers import age, clock, count, counted
 from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, draw_rule, highlight_matches, of_severity
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.text import fit_text, wrap_lines
 from ddptop.tui import match
 from ddptop.tui.keys import Do
@@ -293,6 +294,9 @@ class EventsView(View):
         lines = draw_band([PanelColumn(width, lists.panels)], height - full)
         if has_detail:
             lines += _draw_detail(scene, events[lists.scroll.cursor], width, full, lists.is_cut)
+        elif not scene.frame.alerts and not scene.frame.events and scene.frame.group.step is None:
+            lines = [line for line in lines if line.width]
+            lines += draw_before_first_step(scene, width, height - len(lines))
         elif full:
             lines += [draw_rule(width), *_draw_in_full(scene, events[lists.scroll.cursor], width)]
         return Page(lines, PageLayout(lists.scroll))

@@ -130,6 +130,9 @@ def draw_host_below(
     n_table = room - 2  # without the rule and the looks of the parts
     if not ranks or n_table < LEAST_RANKS:
         return words + [Line()] * room
+    if scene.frame.start is not None and scene.frame.group.step is None:
+        bars = draw_before_first_step(scene, width, room)
+        return [*words, *bars, *[Line()] * (room - len(bars))]
     tall = max(1, min(TALLEST_RANK, (n_table - 1) // len(ranks)))
     rows = draw_ranks_now(scene, width, n_table, tall=tall, ranks=ranks)
     title = draw_rule(width, f"ranks of {scene.clean(host.name) or UNKNOWN}")

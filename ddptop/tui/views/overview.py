@@ -15,7 +15,7 @@ from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
-from ddptop.render.text import clean_text, text_width, wrap_lines
+from ddptop.render.text import clean_text, text_width, wrap_clauses
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long, without_state
 from ddptop.tui.keys import Action, Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, DrawnCharts, Page, PageLayout, Place, Scene
@@ -159,16 +159,8 @@ def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
 
 
 def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
-    """Broken between its clauses, where that takes no more lines than between words."""
-    text, room = scene.clean(text), width - INDENT
-    clauses: list[str] = []
-    for clause in text.split(" · "):
-        if clauses and text_width(joined := f"{clauses[-1]} · {clause}") <= room:
-            clauses[-1] = joined
-        else:
-            clauses.append(clause)
-    words = wrap_lines(text, room)
-    return clauses if len(clauses) <= len(words) and max(map(text_width, clauses)) <= room else words
+    """The lines of a sentence of the verdict."""
+    return wrap_clauses(scene.clean(text), width - INDENT)
 
 
 WIDE = 70
@@ -348,9 +340,8 @@ class OverviewView(View):
         block = draw_rank_table(scene, rows, left)
         block += [Line() for _ in range(room.table - len(block))]
         if room.legend:
-            block.append(
-                draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
-            )
+            legend = draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
+            block.append(legend if scene.frame.group.step is not None else Line())  # no step, no bar
         title, alerts = None, _count_alerts(scene, rows, left)
         if room.rules:
             title = _add_unit(scene, count_ranks(scene, rows), left - text_width(alerts))

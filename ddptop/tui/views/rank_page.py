@@ -30,6 +30,7 @@ from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, draw_rule, join_in_lines, join_parts, side_by_side
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.sampled_stack import tree_lines
 from ddptop.render.text import text_width, wrap_lines
@@ -397,6 +398,9 @@ class RankView(OneRankView):
         # A suspicion, which may come and go with each frame, is in the title: it moves nothing.
         title = " · ".join(filter(None, (f"rank {rank}", describe_suspicion(scene, rank))))
         why, states = draw_reason(scene, rank, width), draw_rule(width, title)
+        if scene.frame.start is not None and scene.frame.group.step is None:  # no figure is known yet
+            lines = [states, facts[0], *ended, *_draw_position(scene, rank, width, height - 2 - len(ended))]
+            return Page([*lines, *draw_before_first_step(scene, width, height - len(lines))][:height])
         times = draw_own_time(scene, rank, width, places=height >= PLACES_FROM)
         lines = [states, *facts, *_draw_position(scene, rank, width, height - len(facts) - 1)]
         nothing_worse = not ended and len(lines) == len(facts) + 1

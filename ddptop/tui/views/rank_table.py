@@ -271,7 +271,8 @@ def _draw_hidden(scene: Scene, rows: RankRows, width: int) -> Line:
     hidden = order[~(np.isin(order, shown) | np.isin(of_rank[order], of_hosts))]
     own_ms = scene.frame.ranks.own_ms if scene.by_steps else scene.frame.ranks.step_ms
     clauses = [Line(f"{'':{GUTTER}}+ {counted(len(hidden), 'more rank')}", "dim")]
-    n_unwell = int((scene.attention[0][hidden] < CALM).sum())
+    waiting = scene.frame.stall.waiting if scene.frame.stall is not None else ()
+    n_unwell = int((scene.attention[0][np.setdiff1d(hidden, waiting)] < CALM).sum())
     clauses += [Line(f", {n_unwell:,} of them stand out", "warn")] if n_unwell else []
     unit = scene.frame.group.step_ms_p50 or 0.0
     own_span, lost_span = (

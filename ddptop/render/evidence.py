@@ -180,13 +180,27 @@ class EvidencePage:
         stall = self.context.frame.stall
         shown = {p.rank for p in stall.positions if p.traces} if stall is not None else set()
         lines: list[Line] = []
-        for index, death in enumerate(deaths):
-            first = has_first and index == 0
+        for index, alike in enumerate(self.group_deaths(deaths, shown)):
+            first, death = has_first and index == 0, alike[0]
             lines += [Line()] if (lines or has_gap) and (self.most is None or index == 0) else []
-            lines += self.draw_death(death, first=first)
-            if death.rank not in shown and (self.most is None or index == 0):
+            lines += self.draw_death(death, first=first, alike=alike)
+            if len(alike) > 1 and self.most is None:
+                lines.append(Line("  their stacks are not known", "dim"))
+            elif death.rank not in shown and (self.most is None or index == 0):
                 lines += self.draw_position(death.position)
         return lines
+
+    def group_deaths(self, deaths: Sequence[Death], shown: set[int]) -> list[list[Death]]:
+        """In the order of the first of each group: those that were ended alike in the same second and step
+        after others, and of which no stack is known. Every other death is alone."""
+        alike: dict[tuple[object, ...], list[Death]] = {}
+        for death in deaths:
+            has_own = self.every or not death.follows or death.position.traces or death.rank in shown
+            when = moment_phrase(self.context.frame, death.since_s)
+            words = death_phrase(death, "they")
+            key = (death.rank,) if has_own else (words, when, death.step)
+            alike.setdefault(key, []).append(death)
+        return list(alike.values())
 
     def draw_position(
         self, position: RankPosition, *, responsible: bool = False, width: int | None = None
@@ -271,13 +285,14 @@ class EvidencePage:
             lines += [Line(), *self.draw_position(position, responsible=True)]
         return lines + self.draw_innocent(positions[1:])
 
-    def draw_death(self, death: Death, *, first: bool) -> list[Line]:
-        lines = self.draw_death_head(death, first=first)
+    def draw_death(self, death: Death, *, first: bool, alike: Sequence[Death] = ()) -> list[Line]:
+        lines = self.draw_death_head(death, first=first, alike=alike)
         return lines + (self.draw_message(death) if first or self.every else [])
 
-    def draw_death_head(self, death: Death, *, first: bool) -> list[Line]:
-        """How it ended, and when."""
-        sentence = self.context.clean(death_phrase(death))
+    def draw_death_head(self, death: Death, *, first: bool, alike: Sequence[Death] = ()) -> list[Line]:
+        """How it ended, and when; with those that ended alike."""
+        who = ranks_phrase([dead.rank for dead in alike], 0) if len(alike) > 1 else ""
+        sentence = self.context.clean(death_phrase(death, who))
         title = ("✗", "DIED") if death.rank in self.context.responsible else ("○", "ended")
         lines = draw_headline(*title, sentence, self.width)
         where = moment_phrase(self.context.frame, death.since_s)

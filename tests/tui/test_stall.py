@@ -12,7 +12,7 @@ import pytest
 
 from ddptop.frames.frame import Frame
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
-from tests.tui.fake import NOW, FakeSource, live, nobody, out_of_reach, several, waiting
+from tests.tui.fake import CASES, NOW, FakeSource, live, nobody, out_of_reach, several, waiting
 from tests.tui.fake_views import timeline
 from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -260,3 +260,16 @@ def test_a_long_wait_is_a_warning() -> None:
         header, headline = Sketch(FakeSource(frame), (80, 24)).lines[:2]
         assert [role for _, role in headline.pieces[1:3]] == list(roles)
         assert [role for text, role in header.pieces if "WAITING" in text] == [roles[0]]
+
+
+def test_ranks_that_were_ended_alike_share_their_lines() -> None:
+    lines = sketch(FakeSource(died()), (80, 24), "7").splitlines()
+    assert sum("ranks 0, 1 and 3 were ended by SIGTERM" in line for line in lines) == 1
+    every = sketch(FakeSource(died()), (80, 50), "7", "t")
+    assert all(f"rank {rank} was ended by SIGTERM" in every for rank in (0, 1, 3))
+
+
+def test_the_chart_of_a_stall_without_evidence_keeps_its_axis() -> None:
+    for size in ((80, 24), (67, 19), (50, 24)):
+        text = sketch(FakeSource(CASES["many"]()), size, "7")
+        assert "12:30" in text and "below" not in text

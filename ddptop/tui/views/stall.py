@@ -52,8 +52,8 @@ EARLIER = 5
 """Past stalls and exits listed while nothing is stalled."""
 
 
-def _insert_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
-    """What to do next, below what has happened."""
+def _insert_action(action: list[Line], body: list[Line]) -> list[Line]:
+    """The body with what to do next, below what has happened."""
     grey = [bool(line.pieces) and line.pieces[-1][1] == "dim" for line in body]
     ends = (
         index
@@ -61,7 +61,7 @@ def _insert_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
         if not body[index].width or (grey[index - 1] and not grey[index])
     )
     index = next(ends, len(body))
-    return [*body[:index], *draw_advice(scene.clean(next_action(scene.frame)), width), *body[index:]]
+    return [*body[:index], *action, *body[index:]]
 
 
 def _draw_few_lines(scene: Scene, width: int) -> list[Line]:
@@ -191,7 +191,8 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
         )
         return lines + _draw_parts(scene, width, height - len(lines))
     evidence = EvidencePage(scene, width, False, None)
-    head = _insert_action(scene, evidence.draw_head(), width)
+    action = draw_advice(scene.clean(next_action(scene.frame)), width)
+    head = _insert_action(action, evidence.draw_head())
     head += [Line()] * (HEAD_HEIGHT - len(head))
     causes = replace(evidence, width=left_room).draw_causes()
     others = replace(evidence, width=right_room).draw_others()
@@ -288,9 +289,10 @@ class StallView(View):
                 [*lines, _draw_key_hints(scene, width, count_below(scroll, body, room))], PageLayout(scroll)
             )
         body = draw_evidence(scene, width, every=scene.place.all_threads)
-        body = body or _draw_calm_with_chart(scene, width, height - 1)
-        if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
-            body = _insert_action(scene, body, width)
+        has_action = height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical"
+        action = draw_advice(scene.clean(next_action(scene.frame)), width) if has_action else []
+        body = body or _draw_calm_with_chart(scene, width, height - 1 - len(action))
+        body = _insert_action(action, body)
         if height < SMALL and in_trouble(scene.frame):
             body = [*_draw_few_lines(scene, width), *body]
         room = height - 1 if height >= ROOM_FOR_FOOT else height

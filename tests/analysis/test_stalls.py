@@ -53,7 +53,7 @@ def test_the_missing_rank_is_named_with_what_it_lacks_and_where_it_is(stage) -> 
     assert stall.detail == (
         f"ranks 0, 2 and 3 wait there since {since}",
         "rank 1, node0, pid 4001, is in train.py:88 tokenize",
-        "its process is alive, 3% CPU",
+        "rank 1's process is alive, 3% CPU",
     )
     assert [t.rank for t in stall.positions] == [1, 0, 2, 3]
     first, second = stall.positions[:2]
@@ -193,7 +193,7 @@ def test_a_stopped_process_is_stale_and_missing(stage) -> None:
     assert found.ranks.state == ("stalled", "stale", "stalled", "stalled")
     assert (found.stall.kind, found.stall.ranks) == ("missing", (1,))
     assert found.stall.positions[0].process == "stopped"
-    assert "its process is stopped (SIGSTOP)" in found.stall.detail
+    assert "rank 1's process is stopped (SIGSTOP)" in found.stall.detail
     assert verdict(found).second() == "the process of rank 1 is stopped (SIGSTOP)"
     assert stage.said("process") == ["rank 1 was stopped (SIGSTOP)"]
     assert next_action(found) == "kill -CONT 4001 on node0: its process is stopped."

@@ -36,7 +36,7 @@ INCIDENTS: tuple[Incident, ...] = (
     Incident("hang-loop", r"rank {rank} is missing: it has not entered all_reduce"),
     Incident("hang-worker", r"it waits for DataLoader workers? pid [\d ]+in \S+ __getitem__"),
     Incident("hang-lock", r"rank {rank} does not answer: a C call holds the interpreter lock"),
-    Incident("hang-stopped", r"its process is stopped \(SIGSTOP\)", place=False),
+    Incident("hang-stopped", r"process is stopped \(SIGSTOP\)", place=False),
     Incident("hang-late", r"rank {rank} is in .*; .* for it in init_process_group", place=False, most_s=90.0),
     Incident("hang-checkpoint", r"rank {rank} is in save_checkpoint, 2 ranks wait in barrier"),
     Incident("death-exception", r"rank {rank} failed.*ValueError: bad sample"),

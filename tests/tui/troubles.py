@@ -61,7 +61,7 @@ def missing() -> Frame:
         ranks=(1,),
         waiting=(0, 2, 3),
         sentence=SENTENCE,
-        detail=("ranks 0, 2 and 3 wait there since 12:30:50", "its process is alive, 0% CPU"),
+        detail=("ranks 0, 2 and 3 wait there since 12:30:50", "rank 1's process is alive, 0% CPU"),
         positions=(
             rank_position(1, ASLEEP, sequence=49_922, operation=""),
             *(rank_position(rank, WAITING) for rank in (0, 2, 3)),

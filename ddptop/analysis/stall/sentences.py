@@ -365,12 +365,12 @@ def _cpu_used(rank_state: RankState) -> str:
 
 
 def _process(state: RunState, position: RankPosition) -> str:
-    cpu = _cpu_used(state.ranks[position.rank])
+    cpu, process = _cpu_used(state.ranks[position.rank]), f"rank {position.rank}'s process"
     if position.process == "stopped":
-        return "its process is stopped (SIGSTOP)"
+        return f"{process} is stopped (SIGSTOP)"
     if position.process == "silent":
-        return f"its process does not answer{cpu}: the interpreter lock (GIL) is held, or it is stopped"
-    return f"its process is alive{cpu}"
+        return f"{process} does not answer{cpu}: the interpreter lock (GIL) is held, or it is stopped"
+    return f"{process} is alive{cpu}"
 
 
 def _own_operation(state: RunState, diagnosis: Diagnosis, rank: int) -> str:

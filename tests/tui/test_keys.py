@@ -17,7 +17,7 @@ from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do
 from ddptop.tui.theme import THEMES
 from ddptop.tui.views.footer import TWO_LINES_FROM
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
-from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler, waiting
+from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, saving, straggler, waiting
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import unboxed
 from tests.tui.troubles import missing
@@ -408,3 +408,8 @@ def test_the_keys_of_all_pages_are_in_the_same_cells(size: tuple[int, int]) -> N
             places.add(tuple(foot.find(key) for key in shared))
         assert len(places) == 1, places
         assert -1 not in places.pop()
+
+
+def test_w_opens_the_bill_where_it_says_what_most_of_the_waiting_is_for() -> None:
+    assert "bill of the whole run" in sketch(FakeSource(saving()), (80, 24), "w")
+    assert "no rank is flagged" in sketch(FakeSource(live()), (80, 24), "w")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import RED_STATES, STATES
 from ddptop.frames.phrases import blamed
-from ddptop.frames.verdict import run_state
+from ddptop.frames.verdict import most_waited_for, run_state, verdict
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.all_views import VIEWS
@@ -58,7 +58,8 @@ class ViewActions(ActionsBase):
         self.view.open_chosen(self)
 
     def action_why(self) -> None:
-        """Open the page of what the verdict is about: a stall, missing ranks, silent hosts, a slow rank."""
+        """Open the page of what the verdict is about: a stall, missing ranks, silent hosts, a slow rank, or
+        what the ranks wait for."""
         if self.shown is None:
             return
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
@@ -74,6 +75,8 @@ class ViewActions(ActionsBase):
             self.show_note("batches differ in size between ranks: no rank is to blame")
         elif late is not None:
             self.open_rank(late.rank)
+        elif most_waited_for(self.shown) is not None and verdict(self.shown).kind == "uneven":
+            self.open_view("bill")
         else:
             self.show_note("no rank is flagged, and nothing is stalled")
 

@@ -63,10 +63,10 @@ def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list
     words = wrap_lines(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
     lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
     foot = [draw_legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
-    tall = 1
-    if has_panels(width, height):
-        room, world = height - len(lines) - len(foot), len(scene.frame.ranks.state)
-        tall = min(TALL_STUCK, max(1, (room - STUCK_BAND) // max(1, world)))
+    with_panels = has_panels(width, height)
+    room, world = height - len(lines) - len(foot), len(scene.frame.ranks.state)
+    tall = min(TALL_STUCK, max(1, (room - STUCK_BAND * with_panels) // max(1, world)))
+    if with_panels:
         foot += draw_stuck_panels(scene, width, max(STUCK_BAND, room - tall * world))
     lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot), tall)
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]

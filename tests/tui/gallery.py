@@ -140,6 +140,10 @@ def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list
     person.press(*PAGES[view])
     if view == "rank" and person.view.name == "overview":  # it has unfolded a host
         person.press("down", "enter")
+    if view == "compare" and person.view.name == "overview":  # the host had marked its first rank
+        person.press("c", "down", "c")
+    if view == "rank" and person.view.name == "overview":  # it has folded the first one
+        person.press("up", "enter", "down", "enter")
     return [line.mapped(lambda text: text.translate(ASCII)) if ascii_only else line for line in person.lines]
 
 

@@ -23,7 +23,7 @@ from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import LEAST_SHARE_OF_STEP
 from ddptop.render.line import Line, of_severity
 from ddptop.render.phases import BETWEEN, PARTS, draw_pairs
-from ddptop.render.text import wrap_lines
+from ddptop.render.text import wrap_clauses, wrap_lines
 from ddptop.tui.views.curve import STACK
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
     if late is not None and rank in scene.stragglers:
         lines = [
             Line("▲ ", "warn").add(text, "strong")
-            for text in wrap_lines(scene.clean(straggler_phrase(late, where)), width - 2)
+            for text in wrap_clauses(scene.clean(straggler_phrase(late, where)), width - 2)
         ]
         cost = " · ".join(step_line(frame).split(" · ")[:2])  # what overlap would bring is not this rank's
         lines += [Line("  ").add(part, "dim") for part in wrap_lines(scene.clean(cost), width - 2)]

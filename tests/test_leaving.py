@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[1]
 FAR_END = REPOSITORY / "tests" / "cli" / "lying_far_end.py"
 DDPTOP = f"{sys.executable} -m ddptop"
 
-WAITING = "waiting for the first frame"
+WAITING = "waiting for the first report"
 
 SHOWN = {
     "frames": "more frames",

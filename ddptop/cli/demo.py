@@ -279,7 +279,8 @@ def watch_run(
     from ddptop.cli.demo_source import DemoSource
 
     if mode is show.Mode.SCREEN:
-        first_picture.show_first_page("the demo is starting")
+        what_comes = "" if lesson is None else ": one of its ranks will be slow for a while"
+        first_picture.show_first_page(f"the demo is starting{what_comes}")
     else:
         wait_with_notes(start)
 

@@ -27,7 +27,7 @@ MILESTONES: Mapping[StartMilestone, tuple[str, str]] = MappingProxyType(
         "group": ("has its process group", "have their process group"),
         "recorded": ("has begun its first step", "have begun their first step"),
         "ddp": ("is in DistributedDataParallel()", "are in DistributedDataParallel()"),
-        "model": ("has its DDP model", "have their DDP model"),
+        "model": ("has its DDP model, but no batch yet", "have their DDP model, but no batch yet"),
         "batch": ("has its first batch", "have their first batch"),
         "forward": ("is in its first forward", "are in their first forward"),
         "backward": ("is in its first backward", "are in their first backward"),

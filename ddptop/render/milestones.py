@@ -49,7 +49,7 @@ WAITS = StepPart("waits", "▒", "w", "wait")
 LABEL = 16
 """Cells before the bars at most."""
 
-TALLEST_START_BAR = 5
+TALLEST_START_BAR = 8
 """Lines of a bar, where there is room."""
 
 LEAST_BAR = 20

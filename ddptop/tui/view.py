@@ -77,7 +77,7 @@ class View:
     ) -> Page:
         """The page before the first frame: a few quiet lines in the middle of the screen."""
         del place
-        words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first frame of the run", "dim")]
+        words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first report of the run", "dim")]
         if status:
             rows = wrap_lines(clean_text(status, ascii_only), max(10, width - 4))
             words += [Line(), *(Line(row, "text") for row in rows)]

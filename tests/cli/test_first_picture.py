@@ -57,7 +57,7 @@ def test_it_is_there_before_anything_slow_is_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "waiting for the first frame of run train-k7qf []\n"
+    assert done.stdout == "waiting for the first report of run train-k7qf []\n"
 
 
 def test_it_says_what_is_waited_for_and_an_error_takes_it_back(terminal: int) -> None:

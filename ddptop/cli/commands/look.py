@@ -156,7 +156,7 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
         return _show_part(run, options)
     if mode is Mode.SCREEN:
         # Before the imports, which take most of the time until the screen is there.
-        first_picture.show_first_page(f"waiting for the first frame of run {run.name}")
+        first_picture.show_first_page(f"waiting for the first report of run {run.name}")
     from ddptop.cli.find import find_live
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import show_source

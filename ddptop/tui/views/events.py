@@ -239,9 +239,11 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     chart_height = height // (PANEL_PART - 1) if few else n_panel
     lists = _list_events(scene, left, height - 2 * chart_height)
     if not events:
-        ranks = Panel(
-            "ranks now", draw_ranks_now(scene, inner, height - 1), key="1", opens=Do.VIEW("overview")
-        )
+        if scene.frame.start is not None and scene.frame.group.step is None:
+            lines = draw_before_first_step(scene, inner, height - 1)
+        else:
+            lines = draw_ranks_now(scene, inner, height - 1)
+        ranks = Panel("ranks now", lines, key="1", opens=Do.VIEW("overview"))
         columns = [PanelColumn(left, lists.panels), PanelColumn(right, [ranks])]
         return Page(draw_band(columns, height), PageLayout(lists.scroll))
     chosen = events[lists.scroll.cursor]

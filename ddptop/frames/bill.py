@@ -49,11 +49,11 @@ CLASSES: Mapping[str, ClassWords] = MappingProxyType(
         "transfer": ClassWords("transfer that nothing hides", "≈", "t", "transfer", "exposed transfer"),
         "waiting": ClassWords("waiting for a later rank", "▒", "w", "wait"),
         "evaluation": ClassWords("evaluation", "◇", "e", "good"),
-        "saving": ClassWords("saving checkpoints", "▤", "S", "area", "saving checkpoints"),
+        "saving": ClassWords("saving checkpoints", "▤", "S", "text", "saving checkpoints"),
         "phase": ClassWords("in declared phases", "◆", "p", "heat1"),
         "stalled": ClassWords("stalled", "■", "#", "bad", "its stalls"),
         "restart": ClassWords("restarts", "↻", "r", "warn", "its restarts"),
-        "end": ClassWords("after the last step", "▁", "_", "text"),
+        "end": ClassWords("after the last step", "▁", "_", "area"),
         "unknown": ClassWords("not known", "?", "?", "faint"),
     }
 )

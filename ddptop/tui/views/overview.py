@@ -475,6 +475,8 @@ class OverviewView(View):
     def toggle_crosshair(self, screen: Screen) -> None:
         """Crosshair on the charts, or none."""
         screen.place.charts.toggle()
+        if screen.place.charts.at_s is not None:
+            screen.show_note("crosshair: Left and Right move it, x removes it")
         screen.repaint()
 
     def move_crosshair(self, screen: Screen, cells: int) -> None:

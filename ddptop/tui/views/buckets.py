@@ -62,9 +62,9 @@ def _describe_sum(scene: Scene) -> str:
         sum(math.nan if ms is None else ms * launches_of(bucket) for ms, bucket in column)
         for column in ([(b.wait_ms, b) for b in figures], [(b.transfer_ms, b) for b in figures])
     )
-    parts = f"wait {with_sign(sign, wait)} + transfer {with_sign(sign, transfer)}"
+    parts = f"wait {with_sign(sign, wait)} + transfer {with_sign(sign, transfer)} ms"
     what = "all-reduces" if max(map(launches_of, figures)) > 1 else "buckets"
-    return f"times in ms · sum over {what}: {parts} (they overlap)"
+    return f"sum over {what}: {parts} (they overlap)"
 
 
 NO_BUCKETS = "No rank has reported a bucket layout: there are no all-reduce times of this run."

@@ -229,14 +229,14 @@ def eighths_drawn(lines: list[Line], column: int) -> dict[str, int]:
     return drawn
 
 
-def test_the_upper_edge_of_a_curve_has_its_own_colour_down_to_a_lower_neighbour() -> None:
+def test_the_upper_edge_of_a_curve_has_its_own_colour_and_the_same_height_beside_a_lower_neighbour() -> None:
     values = np.repeat([4.0, 2.0, 2.0, 1.0, 3.0], 10)
     curve = Curve([Line("busbw")], np.arange(50.0), values, "area", zero=True, reach=4.0)
     lines = draw_chart(curve, 54, 6, False).lines[1:-1]
     cells = [[role.partition("/")[0] for text, role in line.pieces for _ in text][4:] for line in lines]
     uppermost = [row[2] for row in cells]
     assert uppermost == ["edge", "area", "area", "area"], "the first in two colours, and then its ground"
-    assert [row[9] for row in cells[:2]] == ["edge", "edge"], "down to the lower neighbour"
+    assert [row[9] for row in cells] == uppermost, "as high as elsewhere"
     assert [str(line)[6] for line in lines[1:]] == ["█"] * 3, "in text it is solid"
 
 

@@ -49,9 +49,10 @@ BEYOND = "↑"
 CONTOURS: Mapping[Role, Role] = {"area": "edge"}
 """By the role of an area, that of its upper edge: a line over a quiet ground, also where nothing happens."""
 
-LEAST_CONTOUR = 0.75
-"""Cells that such an edge is high at least. As a cell has two colours only, one much lower than a whole cell
-would change with where in its cell it lies."""
+CONTOUR = 0.75
+"""Cells that such an edge is high. As a cell has two colours only, one much lower than a whole cell would
+change with where in its cell it lies. One down to a lower neighbour would hide the area of a series that
+goes up and down, and look like a second figure."""
 
 AXIS_FROM = 5
 """Lines of a chart, with its title, from which one of them is worth an axis."""
@@ -365,20 +366,13 @@ class _Drawn:
         )
         parts = [above if waits is None else above - waits]
         if curve.role in CONTOURS and not ascii_only:
-            contour = self._contour(parts[0], height)
+            contour = np.clip(CONTOUR * self.cell(height), 0.0, parts[0])
             parts = [parts[0] - contour, contour]
             looks.append((looks[0][0], CONTOURS[curve.role]))
         if waits is not None:
             parts.append(waits)
             looks.append(choose_area("wait", ascii_only))
         return draw_areas(np.stack(parts), scale, height, looks, canvases)
-
-    def _contour(self, tops: Column, height: int) -> Column:
-        """How much of each column of an area is its upper edge: to the top of a lower neighbour, and at least
-        LEAST_CONTOUR, where it is as high."""
-        left, right = np.concatenate([tops[:1], tops[:-1]]), np.concatenate([tops[1:], tops[-1:]])
-        edge = np.maximum(tops - np.fmin(left, right), LEAST_CONTOUR * self.cell(height))
-        return np.asarray(np.clip(edge, 0.0, tops))
 
     def labels(self, height: int) -> dict[int, str]:
         """The labels of the scale by row, from the top: both ends, and the middle where a row lies on it and

@@ -211,7 +211,7 @@ def test_a_death_has_its_traceback() -> None:
     text = draw_frame(died(), 100)
     assert "rank 2 failed: ValueError: shard 7 is empty (exit code 1)" in text
     assert 'raise ValueError("shard 7 is empty")' in text
-    assert "rank 0 was ended by SIGTERM" in text
+    assert "ranks 0, 1 and 3 were ended by SIGTERM" in text
     assert watch_line(died()).endswith(verdict(died()).sentence)
 
 

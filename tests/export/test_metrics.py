@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent.round_times import READ_AT_S
+from ddptop.analysis.rank_table import HEARTBEAT_S
 from ddptop.cli.commands.metrics import FRESH_S
 from ddptop.collector.service import TICK_MS
 from ddptop.collector.viewers import INTERVAL_NS
@@ -20,7 +21,6 @@ from ddptop.frames.frame import GpuFacts
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import NS
 from ddptop.sources.replay import frame_at
-from ddptop.training.publisher import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from ddptop.frames.figures import Ranks

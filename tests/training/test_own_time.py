@@ -47,7 +47,16 @@ Rows = dict[str, tuple[list[StepRow], list[StepRow]]]
 def trained(home: Path, *ways: str) -> Rows:
     """Steps of both ranks in each way, without the first two: DDP rebuilds its buckets in them."""
     recording = home / "run.ddptop"
-    options = ["--ddptop-record", str(recording), "--standalone", "--nproc-per-node", "2"]
+    # Each step is looked at in full, however busy the machine is.
+    options = [
+        "--ddptop-record",
+        str(recording),
+        "--ddptop-budget",
+        "100",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     done = run([*DDPTOP_RUN, *options, str(SCRIPT), str(home), *ways], environment(home), home)
     assert done.returncode == 0, done.stderr
     rows: tuple[dict[int, StepRow], dict[int, StepRow]] = ({}, {})

@@ -35,7 +35,7 @@ class RunProcesses:
         """`environment`: of the processes; None: that of this one."""
         self.directory = directory
         self.processes: list[subprocess.Popen[str]] = []
-        self._environment = environment
+        self.environment = None if environment is None else dict(environment)
 
     def spawn(self, *words: object) -> subprocess.Popen[str]:
         """A Python process with pipes for its streams."""
@@ -46,7 +46,7 @@ class RunProcesses:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=self._environment,
+            env=self.environment,
         )
         self.processes.append(process)
         return process

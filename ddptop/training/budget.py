@@ -35,6 +35,9 @@ FULL_DETAIL_STEPS, FULL_DETAIL_NS = 200, 4_000_000_000
 """Steps in full detail before sampling begins, or their time in ns: they hold the first layouts, and a first
 diagnosis. In steps of 50 to 120 ms 200 of them would be over the budget for 10 to 24 s."""
 
+FEWEST_FULL_DETAIL_STEPS = 40
+"""So many of them in any case: the first step alone may last longer, where it compiles the model."""
+
 DETAIL_COSTS = 7
 """Measurements in the median cost of steps with bucket detail: with detail in every 32nd step those of the
 last 224 steps."""
@@ -272,7 +275,8 @@ class Budget:
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
-        begins = self._steps < FULL_DETAIL_STEPS and self._accounted_ns < FULL_DETAIL_NS
+        is_short = self._steps < FEWEST_FULL_DETAIL_STEPS or self._accounted_ns < FULL_DETAIL_NS
+        begins = self._steps < FULL_DETAIL_STEPS and is_short
         if not self.full_detail and begins:
             self.report_every = EACH_PERIOD if step < LONG_STEP_NS else EACH_SECOND_PERIOD
         elif not self.full_detail:

@@ -15,6 +15,7 @@ from ddptop.training.budget import (
     EACH_PERIOD,
     EACH_SECOND_PERIOD,
     EACH_SIXTEENTH_PERIOD,
+    FEWEST_FULL_DETAIL_STEPS,
     FULL_DETAIL_STEPS,
     MARKS_NS,
     MAX_LOSS_EVERY,
@@ -324,6 +325,17 @@ def test_sampling_begins_after_some_steps_or_seconds(wall_ms: int, steps: int) -
     training.run(steps - 1000 // wall_ms, wall=wall_ms * MS, **costs)
     assert training.budget.every == 1
     training.run(2 * 1000 // wall_ms, wall=wall_ms * MS, **costs)
+    assert training.budget.every > 1
+
+
+def test_a_long_first_step_ends_no_full_detail() -> None:
+    training = Training(Budget(1.0))
+    costs = {"plain": 50_000, "detail": 200_000}
+    training.run(1, wall=8000 * MS, **costs)
+    training.run(FEWEST_FULL_DETAIL_STEPS - 2, wall=10 * MS, **costs)
+    assert training.budget.every == 1
+    training.run(2, wall=10 * MS, **costs)
+    training.run(50, wall=10 * MS, **costs)
     assert training.budget.every > 1
 
 

@@ -560,7 +560,7 @@ def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: in
     group = state.groups.of(event.rank, model) if isinstance(model, int) else None
     ranks = group.ranks if group else ()
     reports = state.synchronisation if event.kind == "unreduced" else state.synchronisation.skipped
-    reports.take(event.rank, event, ranks, state.present, state.unix_s(t_ns))
+    reports.take(event.rank, event, ranks, state.trained_in(event.step), state.unix_s(t_ns))
 
 
 _RANK_EVENT_HANDLERS = {

@@ -270,7 +270,7 @@ class Reducer:
         self.evaluation.take(steps, t_ns)
         if state.synchronisation.waits:
             for step in steps.numbers.tolist():
-                state.synchronisation.complete(step, state.present)
+                state.synchronisation.complete(step, state.trained_in(step))
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state

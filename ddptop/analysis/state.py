@@ -279,6 +279,10 @@ class RunState:
             self._present = frozenset(present_ranks)
         return self._present
 
+    def trained_in(self, step: int) -> frozenset[int]:
+        """Ranks that can report about this step: those that train, and those that have ended after it."""
+        return self.present | {i for i, r in enumerate(self.ranks) if r.step > step and not r.joined}
+
     def _comm_hook(self, model: int) -> str:
         """Name of the communication hook of a DDP model; empty: none, or it is not known yet."""
         for session in self.sessions.values():

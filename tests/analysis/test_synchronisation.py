@@ -10,7 +10,7 @@ import pytest
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Bucket, Event, Layout, Membership, Replica
+from ddptop.protocol.messages import FINISHED, Bucket, Bye, Event, Layout, Membership, Replica
 from tests.analysis.stalling import Stage
 
 EVERY = (0, 1, 2)
@@ -206,6 +206,19 @@ def test_a_skipped_backward_is_said_with_rank_and_step_and_what_follows(stage) -
     assert stage.said("skipped_backward") == [alert.message]
     assert verdict(stage.frame()).kind == "skipped_backward"
     assert "Skip a batch on all ranks or on none" in next_action(stage.frame())
+
+
+def test_a_report_that_comes_after_the_others_have_ended_is_said(stage) -> None:
+    messages = [*stage.world.steps(1)]
+    for message in (m for m in messages if m.rank != 1):
+        stage.feed(message)
+    for rank in (0, 2):
+        stage.say(rank, Bye(stage.now_ns, FINISHED))
+    skipped(stage, 39, [1])
+    for message in (m for m in messages if m.rank == 1):
+        stage.feed(message)
+    (said,) = stage.said("skipped_backward")
+    assert said.startswith("rank 1 ran forward without backward in step 39 ")
 
 
 def test_a_batch_that_all_ranks_skip_is_nothing(stage) -> None:

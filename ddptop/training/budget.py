@@ -36,7 +36,7 @@ FULL_DETAIL_STEPS, FULL_DETAIL_NS = 200, 4_000_000_000
 diagnosis. In steps of 50 to 120 ms 200 of them would be over the budget for 10 to 24 s."""
 
 FEWEST_FULL_DETAIL_STEPS = 40
-"""So many of them in any case: the first step alone may last longer, where it compiles the model."""
+"""Least number of these steps: the first one alone may last longer, where it compiles the model."""
 
 DETAIL_COSTS = 7
 """Measurements in the median cost of steps with bucket detail: with detail in every 32nd step those of the

@@ -365,11 +365,12 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.exit_ns = t_ns
     if isinstance(code, int):
         rank_state.exit_code = code
-        rank_state.out_of_memory = _killed_by_kernel(event)  # one of its workers may have been
+        _note_kill_by_kernel(event, rank_state)  # one of its workers may have been killed
         if code:  # a script's sys.exit(3) says no reason: its launcher alone knows the code
             rank_state.left_early = False
     if isinstance(signal, str) and signal:
-        rank_state.signal, rank_state.out_of_memory = signal, _killed_by_kernel(event)
+        rank_state.signal = signal
+        _note_kill_by_kernel(event, rank_state)
         late_ns = t_ns - (state.first_end_ns or t_ns)
         killed = signal == "SIGKILL" and not rank_state.out_of_memory
         rank_state.killed_late = killed and late_ns >= KILLED_LATE_NS
@@ -608,10 +609,14 @@ def _text(event: Event) -> str:
     return str(event.fields.get("message") or event.fields.get("note") or "")
 
 
-def _killed_by_kernel(event: Event) -> bool | None:
-    """Whether the kernel killed it for want of memory; None: not known, as in older recordings."""
+def _note_kill_by_kernel(event: Event, rank_state: RankState) -> None:
+    """Note whether the kernel killed a process for want of memory, where the event says so; those of older
+    recordings say it only if it did.
+
+    A kill that is known stays: a collector that has been started again sees the exit too late for it."""
     killed = event.fields.get("out_of_memory")
-    return killed if isinstance(killed, bool) else None
+    if isinstance(killed, bool) and not rank_state.out_of_memory:
+        rank_state.out_of_memory = killed
 
 
 def _integer_or_none(value: Scalar) -> int | None:

@@ -554,12 +554,13 @@ def _read_flat_parts(part: Any, columns: list[Any], before: _Before | None) -> t
     arrived, decoded = before if before is not None and before[1] else (expected, ())
     checked: list[Iterable[Any]] = []
     for (name, kind), column, column_before in zip(expected, columns, arrived, strict=True):
-        if column == column_before:
+        values = _read_list(column, length)
+        if values == column_before:
             checked.append(map(attrgetter(name), decoded))
         elif kind in SCALARS:
-            checked.append(_read_scalar_column(name, kind, _read_list(column, length)))
+            checked.append(_read_scalar_column(name, kind, values))
         else:
-            checked.append([_read_value(kind, value, name) for value in _read_list(column, length)])
+            checked.append([_read_value(kind, value, name) for value in values])
     return tuple(map(part, *checked))
 
 

@@ -76,6 +76,12 @@ def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage
     assert next_action(found).startswith("Use fewer workers or smaller batches, or raise the memory limit")
 
 
+def test_a_kill_for_want_of_memory_stays_known_where_the_exit_is_told_again(stage) -> None:
+    for out_of_memory in (True, False):
+        stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL", out_of_memory=out_of_memory)
+    assert stage.frame().deaths[0].reason == "out of memory: the kernel killed it"
+
+
 def test_no_want_of_memory_is_suspected_where_the_kernels_count_of_kills_stayed(stage) -> None:
     stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL", out_of_memory=False)
     found, words = stage.frame(), "rank 2 was killed by SIGKILL at step 40 (not by the kernel's OOM killer)"

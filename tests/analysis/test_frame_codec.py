@@ -176,6 +176,19 @@ def test_garbage_is_refused_or_read_but_never_worse_also_after_a_sound_frame(fra
             same(decoder.decode(bytes(broken)), got)
 
 
+def test_columns_of_parts_that_become_unequal_are_refused_also_after_a_sound_frame(frame) -> None:
+    decoder = FrameDecoder()
+    decoder.decode(encode_frame(frame))
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(encode_frame(frame))
+    parts, history = unpacker
+    place = 1 + [f.name for f in fields(frame) if f.name != "history"].index("hosts")
+    assert all(len(column) == len(frame.hosts) > 0 for column in parts[place])
+    parts[place][0].pop()
+    with pytest.raises(FrameError):
+        decoder.decode(msgpack.packb(parts) + msgpack.packb(history))
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\xc1", msgpack.packb({}), msgpack.packb([99]), msgpack.packb([1] * 16)]
 )

@@ -242,7 +242,7 @@ def ms_saved_by_own_time(
         return np.full(own.shape[1], np.nan)
     part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
     if rotating:
-        slowest_at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
+        slowest_at = latest_ranks(own), np.arange(own.shape[1])
         own, part = (np.concatenate([values, values[slowest_at][None]]) for values in (own, part))
         own[slowest_at] = part[slowest_at] = np.nan
         late = np.arange(len(own)) == len(own) - 1

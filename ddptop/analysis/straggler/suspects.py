@@ -26,7 +26,6 @@ RECENT = (4, 8, 12, 16)
 """Numbers of newest detailed steps in which a suspect is searched: for many ranks four steps are enough, for
 two ranks twelve (`shared_rules.CHANCE`)."""
 
-
 ERRORS = 2.0
 """Standard errors in the bound of a median excess: 95 % of errors are smaller."""
 

@@ -169,3 +169,12 @@ def test_the_panels_of_a_large_page_are_closed_by_a_box(view: str, world: str) -
     assert rows[-1].startswith("└") and rows[-1].endswith("┘")
     assert all(len(row) == 160 and row[0] in "│├" and row[-1] in "│┤" for row in rows[first + 1 : -1])
     assert not any(re.search("└[^│├┌┬┼]*┤$", row) for row in rows), "an axis is no rule"
+
+
+def test_an_excess_below_zero_is_the_same_in_the_table_and_beside_it() -> None:
+    frame = straggler(2)
+    excess_ms = np.where(np.arange(2) == 0, -1.9, 1.9)
+    person = Sketch(FakeSource(replace(frame, ranks=replace(frame.ranks, excess_ms=excess_ms))), WIDE)
+    person.press("down")
+    assert re.search(r"▸ rank 0  0\.0 ms", person.text())
+    assert "-1.9" not in person.text()

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddptop.frames.columns import folds
 from ddptop.frames.conditions import RED_STATES
-from ddptop.frames.numbers import fixed
+from ddptop.frames.numbers import fixed, known
 from ddptop.frames.statistics import median
 from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
 from ddptop.render.text import fit_tail
@@ -234,8 +234,11 @@ def _add_cell(
 def _draw_cursor(scene: Scene, figure: str, values: NDArray[np.float64], rank: int) -> Line:
     ranks = scene.frame.ranks
     where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip()
+    value = float(values[rank])
+    # As the table beside it writes the figure: a negative excess is 0 in both.
+    text = heat_figures.FIGURES[figure].text(value) + (" ms" if known(value) else "")
     line = Line("▸ ", "accent").add(f"rank {rank}", "strong")
-    return line.add(f"  {fixed(float(values[rank]), 1, ' ms')}").add(f"  {where}", "dim")
+    return line.add(f"  {text}").add(f"  {where}", "dim")
 
 
 def _draw_shades(scene: Scene, shades: Shades, figure: str, width: int) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,19 +26,21 @@ from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
 from ddptop.training.budget import SAMPLING_SHARES, Budget
 from ddptop.training.evidence import sampler as module
 from ddptop.training.evidence.call_tree import MAX_CALLS, CallTree
-from ddptop.training.evidence.sampler import LEAST_PAUSE_NS, PAUSE_NS, SAMPLES, StackSampler
+from ddptop.training.evidence.sampler import FEW_SAMPLES, LEAST_PAUSE_NS, PAUSE_NS, SAMPLES, StackSampler
 from ddptop.training.recorder import Recorder
 
 USUAL_STEP_NS = 25_000_000
 
 
 class Sampled:
-    """A sampler of this thread, on a clock that the test owns."""
+    """A sampler of this thread, on a clock and with random numbers that the test owns."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
         self.now_ns, self.cpu_ns, self.look_costs_ns = 1000 * NS, 0, 0
         clocks = {"monotonic_ns": lambda: self.now_ns, "thread_time_ns": self.spend}
         monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
+        seeded = SimpleNamespace(Random=lambda _thread: random.Random(seed))
+        monkeypatch.setattr(module, "random", seeded)
         self.recorder = Recorder()
         self.usual_step_ns = 0
         """0: not known, and no step lasts very long."""
@@ -162,19 +165,28 @@ def test_never_in_a_shadow_block(sampled: Sampled) -> None:
 
 
 @pytest.mark.parametrize("every", [2, 4, 16])
-def test_no_looks_are_wasted_on_steps_that_are_left_out(sampled: Sampled, every: int) -> None:
-    """With 0.02 % of a core for looks of 100 us there are some 20 in 10 s."""
-    recorder, shadow = sampled.recorder, sampled.recorder.shadow
-    sampled.look_costs_ns, sampled.share, sampled.usual_step_ns = 100_000, 0.0002, 10_000_000
-    recorder.forward_begins(True)
-    samples = None
-    while samples is None:
-        recorder.step += 1
-        shadow.stands_aside_from(recorder.step, True, every)
-        samples = sampled.go_on(0.01, samples_request(1, "forward"))
-    looks = sampled.sampler.take_spent_ns() / sampled.look_costs_ns
-    assert samples.samples >= 10 and samples.lasted_ms < 15_000
-    assert samples.samples >= 0.8 * looks - 1, "all but the first one, and those at the edge of a block"
+def test_no_looks_are_wasted_on_steps_that_are_left_out(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """With 0.02 % of a core for looks of 100 us there are some 20 in 10 s.
+
+    When a look comes is left to chance, so this is about many series, each with a seed of its own.
+    """
+    lasted_ms, n_samples, n_looks = [], 0, 0.0
+    for seed in range(40):
+        sampled = Sampled(monkeypatch, seed)
+        recorder, shadow = sampled.recorder, sampled.recorder.shadow
+        sampled.look_costs_ns, sampled.share, sampled.usual_step_ns = 100_000, 0.0002, 10_000_000
+        recorder.forward_begins(True)
+        samples = None
+        while samples is None:
+            recorder.step += 1
+            shadow.stands_aside_from(recorder.step, True, every)
+            samples = sampled.go_on(0.01, samples_request(1, "forward"))
+        assert samples.samples >= FEW_SAMPLES
+        lasted_ms.append(samples.lasted_ms)
+        n_samples += samples.samples
+        n_looks += sampled.sampler.take_spent_ns() / sampled.look_costs_ns
+    assert statistics.median(lasted_ms) < 12_000
+    assert n_samples >= 0.8 * n_looks, "all but first ones, and those at the edge of a block"
 
 
 def test_a_step_that_lasts_very_long_is_sampled_until_it_ends(sampled: Sampled) -> None:

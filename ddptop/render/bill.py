@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from ddptop.frames.numbers import duration, fixed, percent
 from ddptop.render.line import Line, Role, combine_roles, join_parts
 from ddptop.render.phases import StepPart, draw_parts_bar
 from ddptop.render.table import draw_head, draw_row, fit_columns, measured_column
-from ddptop.render.text import fit_text, wrap_lines
+from ddptop.render.text import fit_text, text_width, wrap_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,12 @@ GAP = 2
 LEAST_TITLE = 10
 """Cells of a class's title on the narrowest page."""
 
+LONGEST_S = 3_599.0
+"""Its duration in words is the longest of a run below 100 hours."""
+
+LOSS_INDENT = 2 + len(duration(LONGEST_S)) + 1
+"""Cells of what the run would take, before what it would be without."""
+
 LOSSES_TITLE = "What the run would take without its largest losses"
 
 WAITED_TITLE = "What the others waited for"
@@ -49,21 +56,30 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     bill = bill_of(ledger, on_gpus=on_gpus)
     if not bill.rows:
         return []
-    lines = [Line(text, "strong") for text in wrap_lines(headline(bill), width)]
-    lines += draw_losses(bill, width)
+    lines = [*_draw_headline(bill, width), *draw_losses(bill, width)]
     # Whom the others waited for comes before the classes: these may be more than fit on a page.
     waited = draw_waited_for(ledger, bill, width)
     lines += [*waited, Line()] if waited else []
     return [*lines, draw_bill_bar(bill, width, ascii_only), *draw_classes(bill, width, ascii_only)]
 
 
+def _draw_headline(bill: Bill, width: int) -> list[Line]:
+    """The whole run in a sentence, on as many lines as it would have with the longest duration."""
+    longest = headline(replace(bill, elapsed_s=LONGEST_S))
+    sentence = headline(bill)
+    parts = [sentence] if text_width(longest) <= width else sentence.replace(": ", ":\n").splitlines()
+    return [Line(text, "strong") for part in parts for text in wrap_lines(part, width)]
+
+
 def draw_losses(bill: Bill, width: int) -> list[Line]:
-    """What the run would take without its largest losses, below a title; empty where there are none."""
+    """What the run would take without its largest losses, below a title; empty where there are none. With a
+    digit more in a duration nothing moves."""
     phrases = loss_phrases(bill)
     lines = [Line(LOSSES_TITLE, "strong").cut(width)] if phrases else []
-    for phrase in phrases:
-        first, *following = wrap_lines(phrase, width - 4)
-        lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
+    for lasts, without in phrases:
+        first, *following = wrap_lines(without, width - LOSS_INDENT)
+        lines.append(Line(f"{lasts:>{LOSS_INDENT - 1}} ").add(first))
+        lines += [Line(" " * LOSS_INDENT + part) for part in following]
     return lines
 
 
@@ -198,14 +214,15 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
     return columns, n_rows + 1
 
 
-def loss_phrases(bill: Bill) -> list[str]:
-    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`; without those that would
-    come and go with the last digit of the durations: `19 s instead of 19 s`."""
-    took = duration(bill.elapsed_s)
+def loss_phrases(bill: Bill) -> list[tuple[str, str]]:
+    """`42.5 s`, `without rank 0 after the optimizer (50% less)`; without those that would come and go with
+    the last digit of the durations."""
     least_s = 1.0 if bill.elapsed_s < 3600 else 60.0
     return [
-        f"{duration(loss.elapsed_s)} instead of {took} without {loss.what} "
-        f"({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)"
+        (
+            duration(loss.elapsed_s),
+            f"without {loss.what} ({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)",
+        )
         for loss in bill.losses
         if loss.gives_back_s >= least_s
     ]

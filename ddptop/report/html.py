@@ -200,7 +200,7 @@ def _draw_bill(report: Report) -> str:
         )
         parts.append(_draw_table(columns, n_rows))
     if phrases := loss_phrases(bill):
-        losses = "".join(f"<li>{_escape_text(phrase)}</li>" for phrase in phrases)
+        losses = "".join(f"<li>{_escape_text(' '.join(phrase))}</li>" for phrase in phrases)
         parts.append(f"<h2>{LOSSES_TITLE}</h2><ol>{losses}</ol>")
     return "".join(parts)
 

@@ -61,6 +61,8 @@ def test_help_lists_every_command_with_examples_and_themes(capsys: pytest.Captur
         assert command.examples
     assert all(theme.name in " ".join(shown.split()) for theme in THEMES)
     assert "  ddptop train-k7qf --view timeline" in shown
+    # A report has no screen: of the settings it takes one, and accepts the others.
+    assert "--ascii" in _help(capsys, "report") and "--rate" not in _help(capsys, "report")
 
 
 def test_a_process_that_ends_need_not_look_for_cycles(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +116,7 @@ def test_help_fits_a_terminal_of_80_columns_and_its_examples_can_be_typed(
         ["--watch", "--once"],
         ["replay", "f.ddptop", "--watch", "--json"],
         ["--on"],
+        ["attach", "train.py"],
     ],
 )
 def test_wrong_usage_is_one_line_and_2(ddptop, words: list[str]) -> None:

@@ -65,6 +65,12 @@ Reports = dict[int, dict[str, Any]]
 """By process id: what each process has reported (`training/attached.py`)."""
 
 
+def _parse_pid(word: str) -> int:
+    if word.isdecimal():
+        return int(word)
+    raise argparse.ArgumentTypeError(f"{word!r} is no process id; give the number of a rank's process")
+
+
 class Attach(Command):
     """Injects the recorder into running ranks, or takes it out again."""
 
@@ -82,7 +88,7 @@ class Attach(Command):
         parser.add_argument(
             "pid",
             nargs="*",
-            type=int,
+            type=_parse_pid,
             help="process id of any rank, for its whole job (default: the only job on this host)",
         )
         parser.add_argument(

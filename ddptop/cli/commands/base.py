@@ -11,7 +11,7 @@ from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.settings import SETTINGS, Settings, flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 VALUE_OPTIONS = frozenset(
     {
@@ -90,18 +90,20 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each setting. Values are checked by `ddptop.cli.settings`."""
+def add_settings(parser: argparse.ArgumentParser, shown: Collection[str] = SETTINGS) -> None:
+    """Add a flag for each setting. Values are checked by `ddptop.cli.settings`.
+
+    `shown`: names of those that help lists. Others are accepted, and change nothing in this command.
+    """
     group = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
     with_flag = [(name, setting) for name, setting in SETTINGS.items() if setting.help is not None]
     # Help lists those with a value first, then what is turned off, then what is turned on.
     for name, setting in sorted(
         with_flag, key=lambda each: 0 if each[1].metavar else 2 - getattr(Settings, each[0])
     ):
+        text = setting.help if name in shown else argparse.SUPPRESS
         if setting.metavar is not None:
-            group.add_argument(flag_of(name), metavar=setting.metavar, help=setting.help)
+            group.add_argument(flag_of(name), metavar=setting.metavar, help=text)
         else:
             turned = not getattr(Settings, name)
-            group.add_argument(
-                flag_of(name), dest=name, action="store_const", const=turned, help=setting.help
-            )
+            group.add_argument(flag_of(name), dest=name, action="store_const", const=turned, help=text)

@@ -39,7 +39,7 @@ class ReportCommand(Command):
         form.add_argument(
             "--html", metavar="FILE", help="write it as one HTML file with pictures, to send to somebody"
         )
-        add_settings(parser)
+        add_settings(parser, shown=("ascii",))
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""

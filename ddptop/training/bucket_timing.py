@@ -340,6 +340,11 @@ class TimerBoundsReporter:
         self._sent = bounds
         return Event("timer", now(), rank, step, {"ready_us": bounds[0], "end_us": bounds[1]})
 
+    @property
+    def are_sent(self) -> bool:
+        """Whether `changed_bounds` has reported the bounds."""
+        return self._sent is not None
+
     def forget_sent(self) -> None:
         """Have `changed_bounds` report the bounds again: the collector is another one."""
         self._sent = None

@@ -263,10 +263,11 @@ class Budget:
         after = median_or_zero(self._after) if self._after else WRAPPER_NS
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
         plain = median_or_zero(self._plain) if self._plain else WRAPPER_NS
+        detail = median_or_zero(self._detail)
         if self._detail:  # where all recorded steps have detail, that of others is an old one
-            plain = min(plain, median_or_zero(self._detail))
+            plain = min(plain, detail)
         recording = in_cold_caches(plain)
-        extra = max(0.0, median_or_zero(self._detail) - plain) + max(0.0, in_cold_caches(after) - recording)
+        extra = max(0.0, detail - plain) + max(0.0, in_cold_caches(after) - recording)
         recording += checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)

@@ -110,8 +110,9 @@ class Published(Protocol):
 
 
 READINGS_EVERY_S, RARE_READINGS_EVERY_S = 2.0, 8.0
-"""Time between two reads of torch's CUDA allocator, whose counters take some 30 us to read, and of the
-disk's; and where the publisher takes too much of a small budget."""
+"""Time between two reads of torch's CUDA allocator, whose counters take some 30 us to read, of the disk's, and
+between two looks at the bounds of timestamps, of 50 us; and where the publisher takes too much of a small
+budget."""
 
 LAST_STEPS_S = 0.2
 """How long `close` waits for a GPU that is some steps behind its host."""
@@ -506,7 +507,8 @@ class Publisher(threading.Thread):
                     # Behind the card, before the steps that are reduced in this group.
                     messages.insert(1, membership)
         device = self._session.device
-        if time.monotonic() >= self._readings_due:
+        are_due = time.monotonic() >= self._readings_due
+        if are_due:
             is_rare = self.budget.report_every == EACH_SIXTEENTH_PERIOD
             self._readings_due = time.monotonic() + (RARE_READINGS_EVERY_S if is_rare else READINGS_EVERY_S)
             if device is not None:
@@ -518,9 +520,10 @@ class Publisher(threading.Thread):
         if logged is not None:
             messages.append(logged)
         self._bounds.add_steps(records)
-        news = self._bounds.changed_bounds(self.rank, self._recorder.step)
-        if news is not None:
-            messages.append(news)
+        if are_due or not self._bounds.are_sent:
+            news = self._bounds.changed_bounds(self.rank, self._recorder.step)
+            if news is not None:
+                messages.append(news)
         messages += take_milestones(self.rank)
         while self._queue:
             messages.append(self._queue.popleft())

@@ -61,7 +61,7 @@ MAX_RECORD_EVERY = 64
 """One step in so many is recorded at least."""
 
 LONGEST_GAP_NS = 62_500_000
-"""Longest time between recorded steps at the usual budget: 12 to 16 a second are recorded (see LONGER_GAP).
+"""Longest mean time between recorded steps at the usual budget: 12 to 16 a second are recorded (LONGER_GAP).
 A slow rank is to be flagged within 3 s, and a delay of 7 % of the step takes 40 recorded steps
 (`STEPS_NEEDED` of `own_time_rules.py`). With less than that budget only MAX_RECORD_EVERY is a bound."""
 

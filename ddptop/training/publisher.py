@@ -110,8 +110,8 @@ class Published(Protocol):
 
 
 READINGS_EVERY_S, RARE_READINGS_EVERY_S = 2.0, 8.0
-"""Time between two reads of torch's CUDA allocator, whose counters take some 30 us to read, of the disk's, and
-between two looks at the bounds of timestamps, of 50 us; and where the publisher takes too much of a small
+"""Time between two reads of torch's CUDA allocator, whose counters take some 30 us to read, of the disk's,
+and between two looks at the bounds of timestamps, of 50 us; and where the publisher takes too much of a small
 budget."""
 
 LAST_STEPS_S = 0.2

@@ -37,7 +37,7 @@ from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.guard import guard
 from ddptop.training.loader_position import LoaderPosition
 from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
-from ddptop.training.shadow import BLOCK, ShadowBlocks, is_turn
+from ddptop.training.shadow import BLOCK, ShadowBlocks, is_turn, next_recorded
 from ddptop.training.step_record import (
     EVENT,
     EVENT_BITS,
@@ -138,9 +138,9 @@ class Recorder:
         self.between_steps: deque[Callable[[], None]] = deque()
         """To be done once, between two steps; added by the publisher."""
         self.check: Callable[[int], None] | None = None
-        """Called with the number of a synchronised step that has ended, before the next one begins, where
-        step % check_every == 0. It must not raise."""
-        self.check_every = 16  # a power of two
+        """Called with the number of a synchronised step that has ended, before the next one begins: one of
+        `check_every`, the first of a block that is recorded where others are left out. It must not raise."""
+        self.check_every = BLOCK  # at least; a power of two
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
         self.forwarded: Callable[[], Any] = lambda: None
@@ -621,7 +621,8 @@ class Recorder:
         """`check`: training goes on, so that the replicas should be equal now."""
         step = self.step
         synchronised = self._synchronised or self.without_ddp
-        check = check and synchronised and step % self.check_every == 0
+        check = check and synchronised and step % BLOCK == 0
+        check = check and next_recorded(step, self.check_every // BLOCK) == step
         # Closing a step is part of the one that begins, whose clock is used from here on.
         self.cost_clock = cpu = cpu_now if is_clocked(step + 1) else int
         # Where the step that ends is measured, the wrapper around this call counts it.

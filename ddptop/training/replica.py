@@ -21,6 +21,7 @@ from ddptop.protocol.messages import Replica
 from ddptop.training.guard import guard
 from ddptop.training.own_cost import cpu_now
 from ddptop.training.recorder import Recorder
+from ddptop.training.shadow import BLOCK
 from ddptop.training.torch_compat.dynamo import no_torch_function
 
 PIECE_BYTES = 128 * 1024
@@ -29,8 +30,9 @@ PIECE_BYTES = 128 * 1024
 MAX_SLICES = 16
 """Small parameters in one piece: a call for each costs as much as 8 KiB of checksum."""
 
-LEAST_EVERY = 16
-"""Replicas are checked where step % N == 0, N a power of two of at least this."""
+LEAST_EVERY = BLOCK
+"""Replicas are checked after one of N steps, N a power of two of at least this: the first one of a block that
+is recorded where others are left out (`shadow.py`)."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4)."""

@@ -6,8 +6,10 @@ What remains is one timestamp at the end of the step, the same as in other steps
 by: the step counter, heartbeats, and the count of batches by which an evaluation is recognised. These steps
 have the flag SHADOW and no phases (`ddptop/analysis/health/overhead.py` compares them with their neighbours).
 
-Over budget, of every BLOCK * `every` steps the first BLOCK are recorded. So what a rank with a larger `every`
-records is among what the others record.
+Over budget, of every BLOCK * `every` steps one block of BLOCK steps is recorded (`recorded_block`). What a
+rank with a larger `every` records is among what the others record. Which block it is varies, so that work in
+every 64th, 512th, ... step is seen as often as any other: the first block of each would always have it, or
+never.
 
 The recorder stands aside only where a torch optimizer ends the steps, and not in a step that begins inside
 an optimizer's closure: there that one timestamp would not be the end of the step.
@@ -37,14 +39,47 @@ TURN = 32
 """Steps after which the odd steps may have their turn, or the even ones. A multiple of BLOCK."""
 
 
+_FOLDS = tuple((1 << n, sum(((1 << (1 << n)) - 1) << at for at in range(0, 64, 2 << n))) for n in range(6))
+
+
+def _scattered(block: int) -> int:
+    """Another number for each block: its bit j is the parity of the block's bits i that have j in them
+    (i & j == j): Pascal's triangle modulo 2. To do it twice gives the block again."""
+    for shift, mask in _FOLDS:
+        block ^= block >> shift & mask
+    return block
+
+
+def recorded_block(block: int, every: int) -> int:
+    """The one of the `every` blocks (a power of two) around this one that is recorded.
+
+    It is the one whose scattered number is a multiple of `every`: so those of 2 * `every` are among them.
+    Work that comes in each 2^n-th block, from any block on, is seen evenly: of its first `every` blocks one
+    is recorded, of the next ones one, and so on. For the first rows of Pascal's triangle in as many
+    neighbouring columns have the determinant 1.
+    """
+    return _scattered(_scattered(block) & -every)
+
+
+def next_recorded(step: int, every: int) -> int:
+    """The first step of the block that holds `step`, if it is recorded, else of the next one that is."""
+    block = step // BLOCK
+    recorded = recorded_block(block, every)
+    if recorded < block:
+        recorded = recorded_block(block + every, every)
+    return recorded * BLOCK
+
+
 def is_turn(step: int, every: int) -> bool:
     """Whether this is the one step of `every` (a power of two) that is looked at more closely.
 
-    It is the first one or the second one of them, each as often: where two optimizers alternate, as in a GAN,
-    the first one would always be of the same model. By the sequence of Thue and Morse both have turns also
-    where only each fourth, eighth, ... turn is recorded.
+    It is in a block that is recorded. There it is the first one of them or the second, each as often: where
+    two optimizers alternate, as in a GAN, the first one would always be of the same model. By the sequence of
+    Thue and Morse both have turns also where only each fourth, eighth, ... turn is recorded.
     """
-    return (step - ((step // max(every, TURN)).bit_count() & 1)) % every == 0
+    if (step - ((step // TURN).bit_count() & 1)) % min(every, BLOCK):
+        return False
+    return every <= BLOCK or next_recorded(step, every // BLOCK) <= step
 
 
 class ShadowBlocks:
@@ -69,15 +104,13 @@ class ShadowBlocks:
         """Whether the recorder stands aside from this step on. `allowed`: it can. `every`: one in so many
         steps is to be recorded."""
         was_aside, self._is_aside, self.every = self._is_aside, False, every
-        # Steps are left out from `begin` to before `end`.
+        # Steps are left out until before `end`.
         if every > 1:
-            period = BLOCK * every
-            begin, end = step - step % period + BLOCK, step - step % period + period
-            can_begin = begin <= step < end - 1
+            end = next_recorded(step, every)
+            can_begin = step < end - 1
         else:
-            period = PERIOD
-            begin, end = step - step % period, step - step % period + LENGTH
-            can_begin = step == begin and self._on
+            end = step - step % PERIOD + LENGTH
+            can_begin = step % PERIOD == 0 and self._on
         if allowed and can_begin:
             self._is_aside = True
             self.flag, self.next = int(Flag.SHADOW), end - 1
@@ -86,17 +119,13 @@ class ShadowBlocks:
             self.next = step + 1
         else:
             self.flag = 0
-            self.next = (
-                begin if step < begin else begin + period if every == 1 else step - step % BLOCK + BLOCK
-            )
-            if every == 1 and not self._on:
-                self.next = NEVER
+            period = BLOCK if every > 1 else PERIOD
+            self.next = step - step % period + period if every > 1 or self._on else NEVER
         return self._is_aside
 
     def steps_until_recorded(self, step: int) -> int:
         """Steps from this one to the next one that is not left out for the budget; 0: it is not itself."""
-        period = BLOCK * self.every
-        return 0 if step % period < BLOCK else period - step % period
+        return max(0, next_recorded(step, self.every) - step)
 
     def decide_soon(self, step: int) -> None:
         """Where steps are left out for the budget: have `stands_aside_from` called within BLOCK steps."""

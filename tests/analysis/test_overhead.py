@@ -12,7 +12,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.overhead import MeasuredCost, Overhead
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
-from ddptop.training.shadow import BLOCK, LENGTH, PERIOD
+from ddptop.training.shadow import LENGTH, PERIOD, next_recorded
 from tests.analysis.stalling import Stage, op, users, waits
 from tests.made_up_run import START_NS, feed_together
 
@@ -64,13 +64,13 @@ def test_a_steady_run_gives_its_cost_with_the_share_of_bucket_detail() -> None:
 def test_where_steps_are_left_out_the_cost_is_that_of_all_steps(every: int) -> None:
     """Recorded steps take 4 % longer, and 1 in `every` is recorded."""
     numbers = np.arange(20 * 512)
-    shadow = numbers % (BLOCK * every) >= BLOCK
+    shadow = np.array([next_recorded(step, every) > step for step in numbers.tolist()])
     wall = np.where(shadow, 1.0, 1.04)
     cost, recorded = ShadowCost(), RecordedSteps()
     assert recorded.every == 1
     for part in np.array_split(numbers, 70):
-        cost.take(part, wall[part], shadow[part, None], np.zeros(len(part), bool))
         recorded.take(part, ~shadow[part])
+        cost.take(part, wall[part], shadow[part, None], np.zeros(len(part), bool), recorded.every)
     assert recorded.every == every
     assert cost.measured is not None and FEWEST <= cost.measured.blocks <= len(numbers) / APART
     assert cost.measured.pct == pytest.approx(4.0 / every, rel=0.01)

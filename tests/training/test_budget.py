@@ -29,7 +29,7 @@ from ddptop.training.budget import (
 )
 from ddptop.training.medians import median_or_zero
 from ddptop.training.own_cost import CLOCKED, is_clocked
-from ddptop.training.shadow import BLOCK
+from ddptop.training.shadow import is_turn, next_recorded
 from ddptop.training.step_record import StepRecord
 
 MS = 1_000_000
@@ -66,8 +66,8 @@ class Training:
         while self.step < end:
             batch = []
             for step in range(self.step, min(end, self.step + max(1, 250 * MS // wall))):
-                detailed = step % self.budget.detail_every == 0
-                if step % (BLOCK * self.budget.record_every) >= BLOCK:
+                detailed = is_turn(step, self.budget.detail_every)
+                if next_recorded(step, self.budget.record_every) > step:
                     batch.append(record(step, wall=wall, cost=0, detail=False, shadow=True))
                     continue
                 cost = detail if detailed else plain

@@ -3,7 +3,6 @@
 from collections import deque
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from ddptop.protocol.messages import Flag, Phase, Steps
@@ -12,7 +11,7 @@ from ddptop.training import recorder as module
 from ddptop.training.own_cost import is_clocked
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
-from ddptop.training.shadow import BLOCK, TURN, is_turn
+from ddptop.training.shadow import BLOCK, TURN, is_turn, next_recorded
 from ddptop.training.step_record import (
     MAX_CALLS,
     MAX_WAITS,
@@ -310,13 +309,15 @@ def test_detail_is_taken_of_both_optimizers_that_alternate(every: int) -> None:
     steps = 4 * max(every, TURN)
     detailed = [step for step in range(steps) if is_turn(step, every)]
     assert len(detailed) == steps / every == 2 * sum(step % 2 for step in detailed)
-    assert max(np.diff(detailed)) <= every + 1
-    # Where others are left out, it falls into the steps that are recorded.
-    assert all(step % max(every, BLOCK) < BLOCK for step in detailed)
+    assert [step // every for step in detailed] == [*range(steps // every)]
+    assert {*detailed} >= {step for step in range(steps) if is_turn(step, 2 * every)}
     for record_every in (4, 64):
-        blocks = range(0, 4 * max(every, BLOCK * record_every), BLOCK * record_every)
-        recorded = [step for begin in blocks for step in range(begin, begin + BLOCK) if is_turn(step, every)]
-        assert 4 * sum(step % 2 for step in recorded) >= len(recorded), "of both there, too"
+        steps = 4 * max(every, BLOCK * record_every)
+        recorded = [step for step in range(steps) if next_recorded(step, record_every) <= step]
+        # Where others are left out, it falls into the steps that are recorded.
+        taken = [step for step in recorded if is_turn(step, every)]
+        assert len(taken) == steps / max(every, min(every, BLOCK) * record_every)
+        assert len(taken) == 2 * sum(step % 2 for step in taken), "of both there, too"
 
 
 def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> None:

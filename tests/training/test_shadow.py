@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,15 @@ from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.publisher import LoggedScalars
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import Session
-from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
+from ddptop.training.shadow import (
+    BLOCK,
+    LENGTH,
+    NEVER,
+    PERIOD,
+    ShadowBlocks,
+    next_recorded,
+    recorded_block,
+)
 from ddptop.training.step_record import LeftOutSteps, StepRecord
 from ddptop.training.step_times import StepTimes
 from tests.training.test_recorder import Clock, records_of
@@ -114,8 +123,53 @@ def test_steps_of_a_block_have_begin_and_end_and_the_others_all(clock: Clock, ar
             assert row.loss == 0.5 and row.own[1:9] == (0,) * 8
 
 
+def blocks_of(every: int, count: int) -> list[int]:
+    """Those of the first `count` blocks that are recorded."""
+    return [block for block in range(count) if recorded_block(block, every) == block]
+
+
+@pytest.mark.parametrize("power", range(8))
+def test_of_so_many_blocks_one_is_recorded_also_by_ranks_that_record_more(power: int) -> None:
+    every, count = 1 << power, 1 << 12
+    recorded = blocks_of(every, count)
+    assert recorded[0] == 0 and [block // every for block in recorded] == [*range(count // every)]
+    assert set(recorded) >= set(blocks_of(2 * every, count))
+    for block in (0, 1, 1000, 123_456_789, 1 << 50):
+        found = recorded_block(block, every)
+        assert found // every == block // every and recorded_block(found, every) == found
+
+
+@pytest.mark.parametrize("every", [2, 4, 8, 64])
+@pytest.mark.parametrize("apart", [1 << power for power in range(9)])
+def test_work_in_each_so_many_steps_is_recorded_as_often_as_any_other(every: int, apart: int) -> None:
+    """Whatever the first step is that has it: evaluations, saves and collections come at round numbers."""
+    period = BLOCK * apart
+    for first in range(0, period, max(1, period // 37)):
+        seen = [next_recorded(first + n * period, every) <= first + n * period for n in range(4 * every)]
+        assert [sum(seen[n : n + every]) for n in range(0, len(seen), every)] == [1] * 4
+
+
+def test_a_block_is_recorded_in_less_than_twice_the_usual_distance() -> None:
+    for every in (2, 4, 8, 16, 32, 64):
+        recorded = blocks_of(every, 1 << 12)
+        apart = [after - before for before, after in pairwise(recorded)]
+        assert max(apart) < 2 * every
+        assert [1, 1] not in [[*pair] for pair in pairwise(apart)], "three in a row"
+
+
+def test_the_recorder_asks_once_a_block_which_steps_are_recorded(clock: Clock) -> None:
+    asked = []
+    recorder = Recorder()
+    recorder.record_every = 4
+    choose = recorder.shadow.stands_aside_from
+    recorder.shadow.stands_aside_from = lambda step, *words: [asked.append(step), choose(step, *words)][1]  # type: ignore[func-returns-value,method-assign]
+    train(recorder, clock, 64 * BLOCK)
+    assert 16 <= len(asked) <= 64
+    assert all(step % BLOCK in (0, 1, BLOCK - 1) for step in asked)
+
+
 @pytest.mark.parametrize("every", [2, 8])
-def test_over_budget_the_first_16_of_every_so_many_steps_are_recorded(clock: Clock, every: int) -> None:
+def test_over_budget_16_of_every_so_many_steps_are_recorded(clock: Clock, every: int) -> None:
     recorder = Recorder()
     recorder.record_every = every
     steps = 2 * BLOCK * every + BLOCK + 5
@@ -125,7 +179,7 @@ def test_over_budget_the_first_16_of_every_so_many_steps_are_recorded(clock: Clo
     assert [record.step for record in records] == [*range(steps)]
     assert {record.end - record.begin for record in records} == {100_000}
     recorded = [record.step for record in records if not record.flags & Flag.SHADOW]
-    assert recorded == [step for step in range(steps) if step % (BLOCK * every) < BLOCK]
+    assert recorded == [step for step in range(steps) if next_recorded(step, every) <= step]
     assert {records[step].backward for step in recorded} == {30_000}
     taken = StepTimes(recorder.gc_pauses).take_steps(deque(recorder.records))
     assert any(isinstance(each, LeftOutSteps) for each in taken)
@@ -180,11 +234,12 @@ def test_where_steps_are_left_out_a_pass_over_the_data_has_few_of_them_seen(cloc
     assert recorder.aside and not recorder.unseen_optimizer
     train(recorder, clock, BLOCK)
     assert recorder.unseen_optimizer
-    train(recorder, clock, 8 * BLOCK)
+    train(recorder, clock, 13 * BLOCK)
     recorder.finish_step()
     records = records_of(recorder)
     recorded = [record.step for record in records if not record.flags & Flag.SHADOW]
-    assert recorded == [*range(BLOCK), *range(8 * BLOCK, 9 * BLOCK)]
+    second = next_recorded(BLOCK, 8)
+    assert recorded == [*range(BLOCK), *range(second, second + BLOCK)]
     assert {record.end - record.begin for record in records} == {100_000}
 
 
@@ -285,7 +340,8 @@ def forward_in_no_sync(recorder: Recorder, _synchronises: bool) -> None:
 def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> None:
     recorder = Recorder()
     recorder.record_every = 8
-    train(recorder, clock, 8 * BLOCK + 3)
+    second = next_recorded(BLOCK, 8)
+    train(recorder, clock, second + 3)
     recorder.finish_step()
     unseen = [entry for entry in recorder.records if len(entry) == 2]
     assert len(unseen) > 20
@@ -293,7 +349,7 @@ def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> Non
         recorder.records.remove(entry)
     records = records_of(recorder)
     assert {record.end - record.begin for record in records} == {100_000}
-    assert [record.step for record in records] == [*range(unseen[10][0]), *range(8 * BLOCK, 8 * BLOCK + 3)]
+    assert [record.step for record in records] == [*range(unseen[10][0]), *range(second, second + 3)]
 
 
 def test_a_recorder_whose_publisher_has_failed_stands_aside(clock: Clock) -> None:

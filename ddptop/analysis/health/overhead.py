@@ -9,6 +9,7 @@ scatter alike, and no distribution of step times. A block in a busy second count
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -53,14 +54,23 @@ out."""
 Z = 1.96
 
 
+ENOUGH_RECORDED = 64
+"""Recorded steps by which it is known how many are left out. Which block of so many is recorded varies:
+beside four of 16 steps there are 0.75 to 1.25 times as many as usual, which rounds to the right power of
+two."""
+
+
 class RecordedSteps:
     """How many of the newest steps are recorded: all but shadow blocks, or fewer, to keep the budget."""
 
     def __init__(self) -> None:
         self.every = 1
-        """One in so many steps is recorded."""
+        """One in so many steps is recorded; a power of two."""
+        self._stretches: deque[tuple[int, int]] = deque()
+        """The newest stretches that are recorded, but for the last: number of the first step, and how many
+        they are."""
         self._begin = -1
-        """Number of the first step of the newest stretch that is recorded; -1: none has begun yet."""
+        """Number of the first step of the last one; -1: none has begun yet."""
         self._n_recorded = 0
         """Steps of it so far."""
         self._is_recorded = True
@@ -75,11 +85,23 @@ class RecordedSteps:
             if first in begins:
                 number = int(numbers[first])
                 if self._begin >= 0 and self._n_recorded:
-                    self.every = max(1, round((number - self._begin) / self._n_recorded))
+                    self._add_stretch(number)
                 self._begin, self._n_recorded = number, 0
             self._n_recorded += int(recorded[first:stop].sum())
         if self._n_recorded > MOST_RECORDED:
             self.every = 1
+
+    def _add_stretch(self, next_begin: int) -> None:
+        if self._n_recorded > MOST_RECORDED:  # none was left out before
+            self._stretches.clear()
+            return
+        stretches = self._stretches
+        stretches.append((self._begin, self._n_recorded))
+        n_recorded = sum(n for _, n in stretches)
+        while n_recorded - stretches[0][1] >= ENOUGH_RECORDED:
+            n_recorded -= stretches.popleft()[1]
+        # Below 1 where steps begin at 0 again.
+        self.every = 1 << round(math.log2(max(1.0, (next_begin - stretches[0][0]) / n_recorded)))
 
 
 class ShadowCost:
@@ -96,8 +118,11 @@ class ShadowCost:
         self._done = -1.0
         """Number of the last step of the last block."""
 
-    def take(self, numbers: Column, wall: Column, shadow: Mask, detailed: Mask) -> None:
-        """Add n steps: `numbers`, `wall` (ms) and `detailed` (n,), `shadow` (n, ranks): who stood aside."""
+    def take(
+        self, numbers: Column, wall: Column, shadow: Mask, detailed: Mask, recorded_every: int = 1
+    ) -> None:
+        """Add n steps: `numbers`, `wall` (ms) and `detailed` (n,), `shadow` (n, ranks): who stood aside.
+        `recorded_every`: of which so many one is recorded."""
         is_part = reduce_rows(np.logical_or, shadow) & ~reduce_rows(np.logical_and, shadow)
         aside = np.where(is_part, np.nan, shadow[:, 0])
         self._steps = np.concatenate([self._steps, np.stack([numbers, wall, aside, detailed])], axis=1)
@@ -108,7 +133,7 @@ class ShadowCost:
             is_apart = self._done < 0 or numbers[begin] > self._done + APART
             if is_apart and end + AROUND <= len(wall):
                 self._done = float(numbers[end - 1])
-                is_any_added |= self._add(int(begin), int(end))
+                is_any_added |= self._add(int(begin), int(end), recorded_every)
         if is_any_added:
             self._estimate()
         self._steps = self._steps[:, -KEPT:]
@@ -125,7 +150,7 @@ class ShadowCost:
     def _estimate(self) -> None:
         self.measured = estimate(np.array([share for _, share in self.blocks]))
 
-    def _add(self, begin: int, end: int) -> bool:
+    def _add(self, begin: int, end: int, recorded_every: int) -> bool:
         """Evaluate the block of these steps. False where steps are missing or took no time, or not all
         ranks stood aside."""
         numbers, wall, aside, detail = self._steps
@@ -144,16 +169,9 @@ class ShadowCost:
         if not without > 0:
             return False
         extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
-        share = float((beside - without + extra) / without) * self._recorded_share(begin, end)
+        share = float((beside - without + extra) / without) / recorded_every
         self.blocks.append((int(numbers[end - 1]), share))
         return True
-
-    def _recorded_share(self, begin: int, end: int) -> float:
-        """Share of steps that are recorded around this block; 1 but where the budget leaves steps out."""
-        aside = self._steps[2]
-        earlier = np.flatnonzero(aside[:begin] == 1)
-        n_recorded = begin - 1 - int(earlier[-1]) if len(earlier) else begin
-        return n_recorded / (n_recorded + end - begin) if n_recorded <= MOST_RECORDED else 1.0
 
 
 def _detail_cost(wall: Column, detail: Column, steps: Indices) -> float:

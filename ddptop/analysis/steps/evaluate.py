@@ -287,8 +287,9 @@ class StepEvaluation:
             self._rare_events.take(dear, numbers, end_s)
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), ~reduce_rows(np.logical_or, shadow)
-        figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         figures.recorded_steps.take(numbers, known_phases)
+        every = figures.recorded_steps.every
+        figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed), every)
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):

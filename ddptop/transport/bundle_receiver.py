@@ -35,7 +35,7 @@ from ddptop.transport.bundles import (
     sent_ns,
 )
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
-from ddptop.transport.session_columns import SessionColumns
+from ddptop.transport.sessions import ReceivedSession, ReceivedSessions
 from ddptop.transport.sockets import Refusals, bind_router, receive_frames, send_frames
 
 # Few, so that a collector that falls behind makes the agents keep what they have, where it is acked or
@@ -68,9 +68,6 @@ ALL_WINDOWS_BYTES = 64 << 20
 DRAIN_BYTES = 2 << 20
 """Bytes of bundles that are read at a time: decoded they take some ten times as much."""
 
-FEWEST_TOGETHER = 100
-"""Fewest entries, read at a time, that take less CPU time together than one by one."""
-
 # Those of which only the newest counts, so that they need neither a number nor an ack.
 _NOT_NUMBERED = {traits.code for traits in TRAITS.values() if traits.is_reading and not traits.is_numbered}
 
@@ -100,7 +97,7 @@ class BundleReceiver(Refusals):
         super().__init__()
         self._admit = admit
         self._epoch = epoch
-        self._sessions = SessionColumns(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
+        self._sessions = ReceivedSessions(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
         self._agents: dict[bytes, ConnectedAgent] = {}
         """By route."""
         self._hosts: set[str] = set()
@@ -141,8 +138,8 @@ class BundleReceiver(Refusals):
 
     def agent_of(self, session: int) -> ConnectedAgent | None:
         """The agent over which the last message of a session came."""
-        route = self._sessions.route_of(session)
-        return None if route is None else self._agents.get(route)
+        received = self._sessions.by_number.get(session)
+        return None if received is None else self._agents.get(received.route)
 
     def drain_bundles(self, now_ns: int, limit: int = 100, *, at_once: bool = False) -> EncodedRun:
         """All messages in the bundles that have arrived; where agents are many, every TOGETHER_NS unless
@@ -162,10 +159,7 @@ class BundleReceiver(Refusals):
         arrived, entries = valid_entries(waiting, self._note_refusal)
         if not arrived:
             return NOTHING
-        # The usual way first: it refuses as a whole, and changes nothing, where any entry needs a closer
-        # look.
-        accepted = self._accept_usual(arrived, entries, now_ns)
-        accepted = accepted or self._accept_each(arrived, entries, now_ns)
+        accepted = self._accept_entries(arrived, entries, now_ns)
         del waiting, arrived, entries  # their messages are in one piece now
         return decode_accepted(accepted, now_ns, self._note_refusal) if len(accepted.bodies) else NOTHING
 
@@ -191,25 +185,25 @@ class BundleReceiver(Refusals):
             self._held_until_ns = now_ns + HELD_NS
         nacks: dict[bytes, list[int]] = {route: [*names] for route, names in self._unknown.items()}
         self._unknown.clear()
-        acks: dict[bytes, bytes] = {}
-        for route, pairs, missing in self._sessions.take_answers(safe=safe):
-            acks[route] = pairs.tobytes()
-            if len(missing):
-                nacks.setdefault(route, []).extend(missing.tolist())
+        acks: dict[bytes, list[int]] = {}
+        for session in self._sessions.take_answers(safe=safe):
+            acks.setdefault(session.route, []).extend((session.number, session.safe))
+            if session.nack:
+                nacks.setdefault(session.route, []).append(session.number)
         routes = acks.keys() | nacks.keys()
         # Without an ack the echo waits: most replies would then hold nothing else.
         if safe or now_ns >= self._echo_due_ns:
             routes |= self._to_echo
         asks, self._to_ask = self._to_ask, set()
         for route in routes | asks:
-            self._send_reply(route, acks.get(route, b""), nacks.get(route, ()))
+            self._send_reply(route, acks.get(route, ()), nacks.get(route, ()))
 
     def ask_rank(self, session: int, number: int) -> None:
         """Ask the rank behind a session what it is doing, with the next `acknowledge`; may get lost."""
-        route = self._sessions.route_of(session)
-        if route in self._agents:
-            self._agents[route].asks.append((session, number))
-            self._to_ask.add(route)
+        agent = self.agent_of(session)
+        if agent is not None:
+            agent.asks.append((session, number))
+            self._to_ask.add(self._sessions.by_number[session].route)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the socket, leaving last replies that long to go out; the context is the caller's."""
@@ -242,7 +236,7 @@ class BundleReceiver(Refusals):
             except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self._note_refusal(error)
 
-    def _send_reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
+    def _send_reply(self, route: bytes, acks: Sequence[int], nacks: Sequence[int]) -> None:
         agent = self._agents.get(route)
         t0_ns, t1_ns, asks = (agent.t0_ns, agent.read_ns, agent.asks) if agent is not None else (0, 0, [])
         if agent is not None:
@@ -250,43 +244,20 @@ class BundleReceiver(Refusals):
         self._to_echo.discard(route)
         window = min(max(ALL_WINDOWS_BYTES // max(1, len(self._agents)), WINDOW_BYTES[0]), WINDOW_BYTES[1])
         head = (self._epoch, self.detail_every, self.thin, window, t0_ns, t1_ns if t0_ns else 0)
-        columns = (
-            np.array(nacks, "<i8").tobytes() if nacks else b"",
-            np.array(asks, "<i8").tobytes() if asks else b"",
-        )
-        frame = pack_columns((*head, time.monotonic_ns()), acks, *columns)
+        columns = (np.array(numbers, "<i8").tobytes() if numbers else b"" for numbers in (acks, nacks, asks))
+        frame = pack_columns((*head, time.monotonic_ns()), *columns)
         try:
             send_frames(self.socket, route, frame)
         except zmq.ZMQError:  # it does not read, or is not connected: it sends again what is not acked
             return
 
-    def _accept_usual(
-        self, arrived: Sequence[Arrived], entries: Entries, now_ns: int
-    ) -> AcceptedEntries | None:
-        """All these entries, together; None where they are few, or one of them is an introduction or not the
-        next message of its session."""
-        routes = [arrival[0] for arrival in arrived]
-        # An agent that has not said HOST on this connection takes the way that asks for it.
-        if len(entries) < FEWEST_TOGETHER or not self._agents.keys() >= {*routes}:
-            return None
-        sessions, bodies = self._sessions, entries.bodies
-        slots = sessions.find_slots(entries.sessions)
-        if slots is None or (sessions.rank[slots] != entries.ranks).any():
-            return None
-        numbered = np.flatnonzero(entries.seqs)
-        not_numbered = np.flatnonzero(entries.seqs == 0).tolist()
-        if not {message_code(bodies[place]) for place in not_numbered} <= _NOT_NUMBERED:
-            return None
-        which = np.repeat(np.arange(len(arrived)), entries.counts)
-        # Counted as seen before they are decoded: what is refused now would be refused every time.
-        slots, seqs, after = (column[numbered] for column in (slots, entries.seqs, entries.seqs_before()))
-        if not sessions.accept_all(slots, seqs, after, routes, which[numbered]):
-            return None
-        self._note_bundles(arrived, entries.t0_ns, now_ns)
-        return AcceptedEntries(np.stack([entries.ranks, entries.sessions, entries.seqs]), bodies, {})
+    def _accept_entries(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> AcceptedEntries:
+        """The entries that are accepted, in their order.
 
-    def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> AcceptedEntries:
-        """The entries that are accepted, checked one after the other."""
+        Each by itself: a rule in columns beside that of `sessions.py` saved 0.7 us a message, which is one
+        hundredth of a core with 4,096 ranks.
+        """
+        bodies, accept_next, find = entries.bodies, self._sessions.accept_next, self._sessions.by_number.get
         columns = (entries.sessions, entries.ranks, entries.seqs, entries.seqs_before())
         rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         accepted: list[int] = []
@@ -294,84 +265,74 @@ class BundleReceiver(Refusals):
         begin = 0
         ends = np.cumsum(entries.counts).tolist()
         for arrival, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
+            route = arrival[0]
             for index in range(begin, end):
-                is_accepted, message = self._accept_entry(
-                    arrival[0], rows[index], entries.bodies[index], now_ns
-                )
-                if message is not None:
-                    decoded[len(accepted)] = message
-                if is_accepted:
+                name, rank, seq, after = rows[index]
+                session = find(name)
+                if (
+                    session is None
+                    or route not in self._agents
+                    or not (seq or message_code(bodies[index]) in _NOT_NUMBERED)
+                ):
+                    message = self._take_introduction(route, session, rows[index], bodies[index], now_ns)
+                    if message is not None:
+                        decoded[len(accepted)] = message
+                        accepted.append(index)
+                elif session.rank != rank:
+                    self._note_refusal(ProtocolError("session of another rank"))
+                # Seen before it is decoded: what is refused now would be refused every time.
+                elif not seq or accept_next(session, seq, after, route):
                     accepted.append(index)
             begin = end
-            self._note_bundles([arrival], [t0_ns], now_ns)
-        at_places = np.array(accepted, np.int64)
-        heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
-        return AcceptedEntries(heads, [entries.bodies[place] for place in accepted], decoded)
-
-    def _accept_entry(
-        self, route: bytes, row: Sequence[int], body: bytes, now_ns: int
-    ) -> tuple[bool, Message | None]:
-        """Whether an entry is accepted; and its message, where it had to be decoded for that.
-
-        `row`: session, rank, number, and the number before it.
-        """
-        name, rank, seq, after = row
-        known_rank = self._sessions.rank_of(name)
-        is_usual = seq or message_code(body) in _NOT_NUMBERED
-        if known_rank is None or route not in self._agents or not is_usual:
-            message = self._take_introduction(route, name, rank, seq, body, now_ns)
-            return message is not None, message
-        if known_rank != rank:
-            self._note_refusal(ProtocolError("session of another rank"))
-            return False, None
-        if not seq:
-            return True, None
-        self._sessions.note_route(name, route)
-        # As in `_accept_usual`: seen before it is decoded.
-        return self._sessions.accept_next(name, seq, after), None
+            self._note_bundle(arrival, t0_ns, now_ns)
+        heads = np.stack([entries.ranks, entries.sessions, entries.seqs])
+        if len(accepted) == len(bodies):
+            return AcceptedEntries(heads, bodies, decoded)
+        return AcceptedEntries(
+            heads[:, np.array(accepted, np.int64)], [bodies[place] for place in accepted], decoded
+        )
 
     def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
         """Note that a bundle compares clocks: the agent waits for this reply, which acks nothing."""
         agent = self._agents.get(route)
         if agent is not None:
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, read_ns
-            self._send_reply(route, b"", ())
+            self._send_reply(route, (), ())
 
-    def _note_bundles(self, arrived: Sequence[Arrived], t0_ns: Sequence[int], now_ns: int) -> None:
-        """Bundles were taken: their agents are to be answered."""
-        agents, to_echo = self._agents, self._to_echo
-        for (route, read_ns, _), sent in zip(arrived, t0_ns, strict=True):
-            agent = agents.get(route)
-            if agent is None:
-                continue
-            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, sent, read_ns
-            if not to_echo:
-                few = len(agents) <= MANY_AGENTS
-                # With many agents acks come once a second, and carry the echo: a reply of its own would cost
-                # as much again.
-                self._echo_due_ns = read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
-            to_echo.add(route)
+    def _note_bundle(self, arrival: Arrived, t0_ns: int, now_ns: int) -> None:
+        """Note that a bundle was taken: its agent is to be answered."""
+        route, read_ns, _ = arrival
+        agent = self._agents.get(route)
+        if agent is None:
+            return
+        agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, read_ns
+        if not self._to_echo:
+            few = len(self._agents) <= MANY_AGENTS
+            # With many agents acks come once a second, and carry the echo: a reply of its own would cost
+            # as much again.
+            self._echo_due_ns = read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
+        self._to_echo.add(route)
 
     def _take_introduction(
-        self, route: bytes, name: int, rank: int, seq: int, body: bytes, now_ns: int
+        self, route: bytes, session: ReceivedSession | None, row: Sequence[int], body: bytes, now_ns: int
     ) -> Message | None:
         """HELLO or HOST, returned where it makes the session known; what comes without one of these before it
-        is nacked."""
-        known_rank = self._sessions.rank_of(name)
+        is nacked. `row`: session, rank, number, and the number before it."""
+        name, rank, seq, _ = row
         try:
             message = decode(body) if seq == 0 else None
             if isinstance(message, Host) and rank == -1:
-                self._introduce_agent(route, message, name, now_ns)
+                self._introduce_agent(route, message, session, name, now_ns)
             elif route not in self._agents:
                 # A rank cannot be let in before it is known through whose agent it comes.
                 self._note_nack(route, INTRODUCE)
                 return None
             elif isinstance(message, Hello):
-                self._greet_rank(route, message, name, rank)
-            elif known_rank is None:
+                self._greet_rank(route, message, session, (name, rank))
+            elif session is None:
                 self._note_nack(route, name)
                 return None
-            elif known_rank != rank:
+            elif session.rank != rank:
                 raise ProtocolError("session of another rank")
             else:
                 raise ProtocolError(f"{type(message).__name__} without a number")
@@ -379,7 +340,7 @@ class BundleReceiver(Refusals):
             self._note_refusal(error)
             return None
         # A repeated HELLO changes nothing and is not recorded a second time.
-        return message if known_rank is None else None
+        return message if session is None else None
 
     def _note_nack(self, route: bytes, session: int) -> None:
         # A set: an agent sends hundreds of messages of one session before the nack reaches it.
@@ -387,7 +348,9 @@ class BundleReceiver(Refusals):
         if len(names) < MAX_UNKNOWN:
             names.add(session)
 
-    def _introduce_agent(self, route: bytes, host: Host, name: int, now_ns: int) -> None:
+    def _introduce_agent(
+        self, route: bytes, host: Host, session: ReceivedSession | None, name: int, now_ns: int
+    ) -> None:
         if host.version != VERSION:
             raise ProtocolError(f"version {host.version}")
         if host.session != name:
@@ -395,39 +358,41 @@ class BundleReceiver(Refusals):
         # Hosts are never forgotten while the run lasts, so that their number has a limit.
         if host.name not in self._hosts and len(self._hosts) >= MAX_SHOWN_WORLD:
             raise ProtocolError(f"more than {MAX_SHOWN_WORLD:,} hosts")
-        known_rank = self._sessions.rank_of(name)
-        if known_rank is not None and known_rank != -1:
+        if session is not None and session.rank != -1:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(host, None)
         self._hosts.add(host.name)
-        if known_rank is None:
+        if session is None:
             self._sessions.begin_session(name, -1, route, owner=host.name)
+        else:
+            self._sessions.note_route(session, route)
         # Of each agent the newest connection counts; those of sessions that are forgotten count no more.
         self._agents = {
             other_route: agent
             for other_route, agent in self._agents.items()
-            if agent.host.session != host.session and agent.host.session in self._sessions.slot_by_id
+            if agent.host.session != host.session and agent.host.session in self._sessions.by_number
         }
         self._agents[route] = ConnectedAgent(host, now_ns)
-        self._sessions.note_route(name, route)
 
-    def _greet_rank(self, route: bytes, hello: Hello, name: int, rank: int) -> None:
+    def _greet_rank(
+        self, route: bytes, hello: Hello, session: ReceivedSession | None, head: tuple[int, int]
+    ) -> None:
         if hello.version != VERSION:
             raise ProtocolError(f"version {hello.version}")
-        if (hello.session, hello.rank) != (name, rank):
+        if (hello.session, hello.rank) != head:
             raise ProtocolError("HELLO does not belong to its head")
         if not hello.rank < hello.world_size <= MAX_SHOWN_WORLD:
             raise ProtocolError(f"rank {hello.rank} of {hello.world_size}")
-        known_rank = self._sessions.rank_of(name)
-        if known_rank is not None and known_rank != rank:
+        if session is not None and session.rank != hello.rank:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             # The agent's host is given, so that a rank cannot claim to be on another one.
             self._admit(hello, self._agents[route].host)
-        if known_rank is None:
-            self._sessions.begin_session(name, rank, route, owner=rank)
-        self._sessions.note_route(name, route)
+        if session is None:
+            self._sessions.begin_session(hello.session, hello.rank, route, owner=hello.rank)
+        else:
+            self._sessions.note_route(session, route)
 
 
 NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], [])

@@ -182,12 +182,12 @@ class AckedReceiver(Refusals):
         With `safe`, all that was drained so far is kept for good, and acked. Without, sessions with messages
         that are not yet safe wait for their ack; heartbeats, holes and what `mark_safe` named are answered.
         """
-        for _, session in self._sessions.take_answers(safe=safe):
+        for session in self._sessions.take_answers(safe=safe):
             self._send_ack(session.route, session.safe, session.nack)
 
     def ask_rank(self, session: int, number: int) -> None:
         """Ask the rank behind a session, if it has sent anything; never blocks, may get lost."""
-        rank_session = self._sessions.by_id.get(session)
+        rank_session = self._sessions.by_number.get(session)
         if rank_session is not None:
             self._send_body(rank_session.route, encode(Ask(number)))
 
@@ -214,17 +214,17 @@ class AckedReceiver(Refusals):
             raise ProtocolError(f"{len(frames)} frames")
         route, body = frames[0].bytes, frames[2].bytes
         head = read_head(frames[1].bytes)
-        session = self._sessions.by_id.get(head.session)
+        session = self._sessions.by_number.get(head.session)
         if session is None or head.seq == 0:
             message = self._take_unnumbered(route, head, session, body, frames[2])
             return None if message is None else AcceptedMessage(head._replace(seq=0), body, message)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
-        self._sessions.note_route(head.session, route)
         # Before `accept_next`: what the rank has dropped must not keep this message out.
-        session.give_up(head.base)
+        self._sessions.give_up(session, head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
-        return AcceptedMessage(head, body, None) if session.accept_next(head.seq, head.seq - 1) else None
+        is_next = self._sessions.accept_next(session, head.seq, head.seq - 1, route)
+        return AcceptedMessage(head, body, None) if is_next else None
 
     def _decode_steps(self, entries: Sequence[AcceptedMessage]) -> dict[int, Steps]:
         """The STEPS among these, where they are many and all valid; by place."""
@@ -254,7 +254,7 @@ class AckedReceiver(Refusals):
             if body[1:2] != _STEPS:
                 raise
             # Cut to the sessions that are known, so that processes that come and go take no memory.
-            self._doubted = (self._doubted | {session}) & self._sessions.by_id.keys()
+            self._doubted = (self._doubted | {session}) & self._sessions.by_number.keys()
             return [(part, encode(part)) for part in self._valid_parts(rank, body, error)]
 
     def _valid_parts(self, rank: int, body: bytes, error: ProtocolError) -> list[Steps]:
@@ -282,7 +282,7 @@ class AckedReceiver(Refusals):
             if session is None:
                 self._send_ack(route, 0, True)
                 return None
-            self._sessions.note_route(head.session, route)
+            self._sessions.note_route(session, route)
             return message
         self._check_hello(message, head)
         # The kernel's word about the sender, which the sender cannot forge.
@@ -290,9 +290,10 @@ class AckedReceiver(Refusals):
             self._admit(message, peer_pid(frame))
         if session is None:
             self._sessions.begin_session(head.session, head.rank, route, owner=head.rank)
-        self._sessions.note_route(head.session, route)
+            return message
+        self._sessions.note_route(session, route)
         # A repeated HELLO is no news: it would begin the rank a second time in the recording.
-        return message if session is None else None
+        return None
 
     def _check_hello(self, hello: Hello, head: MessageHead) -> None:
         if hello.version != VERSION:

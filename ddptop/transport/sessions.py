@@ -1,5 +1,4 @@
-"""The rule of the acked link, which both its receivers keep: `AckedReceiver`, and `BundleReceiver`, where
-`session_columns.py` keeps it for many sessions at once.
+"""The rule of the acked link, which both its receivers keep: `AckedReceiver` and `BundleReceiver`.
 
 Of each session only the message whose predecessor was seen is accepted; a later one is discarded and nacked,
 so that nothing past a hole is ever acked. The sender says which message was the one before: what it dropped
@@ -20,10 +19,11 @@ FORGOTTEN = 65_536
 recorded twice."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ReceivedSession:
     """What was received of one session."""
 
+    number: int
     rank: int
     owner: Hashable
     """Whose session it is; an owner has few sessions at a time."""
@@ -38,94 +38,104 @@ class ReceivedSession:
     advanced: bool = False
     """`safe` has changed since its sender was last answered."""
 
-    def give_up(self, base: int) -> None:
-        """What lies before `base` and has not arrived never will."""
-        self.seen = max(self.seen, base - 1)
-
-    def accept_next(self, seq: int, after: int) -> bool:
-        """Whether the message `seq` is the next one, where its sender has none between `after` and it.
-
-        It counts as seen from now on.
-        """
-        if after <= self.seen < seq:
-            self.seen = seq
-            return True
-        # A message that comes twice is no hole: only one that lies ahead is answered by a nack.
-        self.nack |= seq > self.seen
-        return False
-
 
 class ReceivedSessions:
     """The sessions that a receiver knows, and those that are to be answered.
 
-    `seen` maps sessions to the highest number that is recorded already.
+    `recorded` maps sessions to the highest number that is recorded already; of an owner `of_an_owner`
+    sessions are known at a time.
     """
 
     def __init__(
-        self, seen: Mapping[int, int] | None = None, *, of_an_owner: int = SESSIONS_OF_A_RANK
+        self, recorded: Mapping[int, int] | None = None, *, of_an_owner: int = SESSIONS_OF_A_RANK
     ) -> None:
-        self._before = dict(seen or {})
+        self._before = dict(recorded or {})
         self._of_an_owner = of_an_owner
-        self.by_id: dict[int, ReceivedSession] = {}
+        self.by_number: dict[int, ReceivedSession] = {}
         self._of: dict[Hashable, list[int]] = {}
         """By owner, oldest first."""
-        self._to_answer: set[int] = set()
-        self._waiting: set[int] = set()
-        """Sessions whose messages are not safe yet."""
+        self._to_answer: set[ReceivedSession] = set()
+        self._waiting: set[ReceivedSession] = set()
+        """Sessions with messages that are not safe yet."""
 
-    def note_recorded(self, name: int, seq: int) -> None:
+    def note_recorded(self, number: int, seq: int) -> None:
         """Note that a session is recorded up to `seq`; before its HELLO comes."""
-        self._before[name] = max(seq, self._before.get(name, 0))
+        self._before[number] = max(seq, self._before.get(number, 0))
 
-    def begin_session(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> ReceivedSession:
-        """Make a session known, and forget the owner's oldest one where that is one too many."""
+    def begin_session(self, number: int, rank: int, route: bytes, *, owner: Hashable) -> ReceivedSession:
+        """Make a session known, whose sender is to be answered; forget the owner's oldest one where that is
+        one too many."""
         of_owner = self._of.setdefault(owner, [])
-        of_owner.append(name)
+        of_owner.append(number)
         if len(of_owner) > self._of_an_owner:
-            self._forget_session(of_owner.pop(0))
-        seen = self._before.pop(name, 0)
-        session = self.by_id[name] = ReceivedSession(rank, owner, seen, seen, route)
+            self._forget_session(self.by_number[of_owner.pop(0)])
+        seen = self._before.pop(number, 0)
+        session = self.by_number[number] = ReceivedSession(number, rank, owner, seen, seen, route)
+        self._to_answer.add(session)
         return session
 
-    def note_route(self, name: int, route: bytes) -> None:
-        """Note that a message of a known session came over this connection: its sender is to be answered."""
-        self.by_id[name].route = route
-        self._to_answer.add(name)
+    def note_route(self, session: ReceivedSession, route: bytes) -> None:
+        """Note that a message of a session came over this connection: its sender is to be answered."""
+        session.route = route
+        self._to_answer.add(session)
 
-    def mark_safe(self, name: int, seq: int) -> None:
+    def give_up(self, session: ReceivedSession, base: int) -> None:
+        """Note that what lies before `base` and has not arrived never will."""
+        if session.seen < base - 1:
+            session.seen = base - 1
+            self._waiting.add(session)
+
+    def accept_next(self, session: ReceivedSession, seq: int, after: int, route: bytes) -> bool:
+        """Whether the message `seq` is the next one, where its sender has none between `after` and it.
+
+        It counts as seen from now on, and its sender is to be answered.
+        """
+        session.route = route
+        self._to_answer.add(session)
+        if after <= session.seen < seq:
+            session.seen = seq
+            self._waiting.add(session)
+            return True
+        # A message that comes twice is no hole: only one that lies ahead is answered by a nack.
+        session.nack |= seq > session.seen
+        return False
+
+    def mark_safe(self, number: int, seq: int) -> None:
         """Note that this session is kept for good up to `seq`: its sender is to be answered."""
-        session = self.by_id.get(name)
+        session = self.by_number.get(number)
+        # Never beyond what was seen: an agent's own file may hold more than has arrived here.
         if session is not None and session.safe < min(seq, session.seen):
             session.safe = min(seq, session.seen)
             session.advanced = True
-            self._to_answer.add(name)
+            self._to_answer.add(session)
+            if session.safe == session.seen:
+                self._waiting.discard(session)
 
-    def take_answers(self, *, safe: bool) -> Iterator[tuple[int, ReceivedSession]]:
+    def take_answers(self, *, safe: bool) -> Iterator[ReceivedSession]:
         """The sessions to answer now; with `safe`, all that was accepted so far is kept for good.
 
-        Without, sessions with messages that are not yet safe wait, unless part of them has become safe.
+        Without, sessions with messages that are not yet safe wait, unless part of them has become safe, or
+        something is missing: the sender can fill the hole meanwhile.
         """
-        names, self._to_answer = self._to_answer, set()
+        answered, self._to_answer = self._to_answer, set()
+        waiting = self._waiting
         if safe:
-            names |= self._waiting
+            answered |= waiting
             self._waiting = set()
-        for name in names:
-            session = self.by_id[name]
-            if safe:
+            for session in waiting:
                 session.safe = session.seen
-            elif session.safe < session.seen:
-                self._waiting.add(name)
-                if not (session.nack or session.advanced):
-                    continue
-            yield name, session
-            session.nack = session.advanced = False
+        for session in answered:
+            if safe or session not in waiting or session.nack or session.advanced:
+                yield session
+                session.nack = session.advanced = False
 
-    def _forget_session(self, name: int) -> None:
-        session = self.by_id.pop(name)
-        self._to_answer.discard(name)
-        self._waiting.discard(name)
+    def _forget_session(self, session: ReceivedSession) -> None:
+        del self.by_number[session.number]
+        self._to_answer.discard(session)
+        self._waiting.discard(session)
         if session.seen:
-            self._before[name] = session.seen
+            # If it comes back, none of its messages counts twice.
+            self._before[session.number] = session.seen
         # Dictionaries keep their order: the first one has been unknown for longest.
         if len(self._before) > FORGOTTEN:
             del self._before[next(iter(self._before))]

@@ -23,7 +23,6 @@ BETWEEN, EVENT = 11, 8
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """By number of a round, a quarter of a second each: the frame of a viewer, and what the reducer gives."""
-    monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_TOGETHER", 1)
     found = {}
     frames = None
 

@@ -10,11 +10,9 @@ import numpy as np
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.conditions import (
-    GRAVE_STATES,
     RED_STATES,
     SILENT_STATES,
     condition_of,
-    kinds_of,
     tone_of,
     word_of_state,
 )
@@ -89,10 +87,10 @@ _CLOCK_FREE = (
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
 """Words of an alert about the recording that still applies."""
 
-GRAVE_KINDS = frozenset(
-    (*GRAVE_STATES, "waiting", "stale", "ended_from_outside", *kinds_of("wrong_numbers"))
-) | {"evaluating", "saving", "long_step"}
-"""Kinds of verdicts that a line a second has in place of the slowest rank."""
+RANK_KINDS = frozenset(
+    ("straggler", "suspect", "recovered", "uneven", "even", "alone", "little_detail", "clocks", "finished")
+)
+"""Kinds of verdicts beside which a line a second says which rank is slowest; it has all others themselves."""
 
 REPEATED_FOR_S = 60.0
 """Seconds for which a line a second repeats what has passed."""
@@ -205,11 +203,11 @@ def _write_evidence(frame: Frame, width: int, color: bool) -> list[str]:
 
 
 def _describe_gravest(frame: Frame) -> str:
-    """The verdict, where it is graver than which rank is slow; else an error of the recording; or empty."""
+    """The verdict, where it is not about which rank is slow; else an error of the recording; or empty."""
     from ddptop.frames.verdict import verdict
 
     shown = verdict(frame)
-    return clean_text(shown.sentence) if shown.kind in GRAVE_KINDS else _recording_trouble(frame)
+    return _recording_trouble(frame) if shown.kind in RANK_KINDS else clean_text(shown.sentence)
 
 
 def _write_run(frame: Frame) -> list[str]:

@@ -155,6 +155,14 @@ def test_lines_a_second_keep_their_columns(frame: Frame) -> None:
     assert line.index("slowest") == even.index("slowest")
 
 
+def test_a_line_a_second_has_the_verdict_where_that_is_not_about_a_slow_rank(frame: Frame) -> None:
+    """Before the first step it says what is waited for."""
+    group = replace(frame.group, step=None, step_ms_p50=None)
+    starting = replace(frame, straggler=None, group=group)
+    assert watch_line(starting).endswith(verdict(starting).sentence)
+    assert verdict(starting).sentence.startswith("all 2 ranks are here; they have not all finished")
+
+
 def test_bounds_stand_beside_what_compares_two_ranks(frame: Frame) -> None:
     ranks = replace(frame.ranks, bound_ms=np.array([0.1, 0.1]))
     bucket = replace(frame.buckets[0], bound_ms=0.02, transfer_bound_ms=0.15)

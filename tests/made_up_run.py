@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddptop.analysis.reducer import Reducer, raise_again
@@ -41,6 +42,8 @@ from ddptop.protocol.messages import (
 )
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
+from ddptop.report.build import read_report
+from ddptop.report.content import Report
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -462,6 +465,15 @@ def write(path: Path, records: Iterable[Received], *, limit_bytes: int = GIB, cl
     else:
         writer.flush()
     return writer
+
+
+def report_from_messages(messages: Iterable[Received], *, growing: bool = False) -> Report:
+    """The report of the recording that the collector makes of these messages; `growing`: it still writes."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "run.ddptop")
+        write(path, messages, close=not growing)
+        with Recording.open(path) as recording:
+            return read_report(recording)
 
 
 def write_recording(path: Path, count: int = 100, **options: Any) -> None:

@@ -106,10 +106,8 @@ class StepFlags:
         """The newest changes of rank, pattern or `blind`."""
         self.blind = False
         """The last gradient is unknown in most of the newest steps, and so own time in backward."""
-        self.disagreements = 0
-        """Evaluations of the arrivals that contradicted the flag."""
         self.disagrees = False
-        """Whether the last one did."""
+        """Whether the last evaluation of the arrivals contradicted the flag."""
         self.newest = -1
         """Number of the newest step."""
         self.cpu_suspect: CpuSuspect | None = None

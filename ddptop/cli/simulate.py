@@ -46,11 +46,6 @@ class Simulated:
             raise CliError(f"cannot simulate: {error}") from error
         threading.Thread(target=self._end_with_ranks, name="ddptop-simulate", daemon=True).start()
 
-    @property
-    def collector_pid(self) -> int:
-        """Process of the collector."""
-        return self._supervisor.pid
-
     def _collector_arguments(self, name: str, recording: Path) -> list[str]:
         named = {
             "--run-dir": str(self._directory),

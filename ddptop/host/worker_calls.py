@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ddptop.host.exits import RankProcess
 from ddptop.protocol.limits import MAX_TEXT, NS
@@ -39,9 +39,6 @@ MOST_NATIVE = 3
 
 MAX_DUMP_BYTES = 4 << 20
 """Bytes that are read of what py-spy writes: a thread with a deep stack has some 20 kB."""
-
-Unread: TypeAlias = Literal["missing", "denied"]
-"""Why the call of a process is not known: py-spy is not installed, or may not read the process."""
 
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python3", "/lib64/python3", "<frozen")
 
@@ -102,8 +99,8 @@ class WorkerCalls:
 
     def take_calls(self, now_ns: int) -> Iterator[tuple[RankProcess, dict[str, Scalar]]]:
         """What was read since the last call: the rank, and `pid` with the `call` in it, `data.py:41 decode`,
-        or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`; else why it is `unread`
-        (`Unread`), where that is known."""
+        or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`; else why it is `unread`,
+        where that is known: py-spy is `missing`, or `denied` to read the process."""
         while self._missing:
             pid, rank = self._missing.popitem()
             yield rank, {"pid": pid, "unread": "missing"}

@@ -103,20 +103,13 @@ def history_payload(past: HistoryPiece) -> bytes:
     return zlib.compress(msgpack.packb(content), 1)
 
 
-def history_content(payload: bytes) -> HistoryPiece:
-    """The piece in such a payload. Raises RecordingError."""
-    return _unpack_piece(_decompress_piece(payload))
-
-
-def _decompress_piece(payload: bytes) -> bytes:
+def unpack_piece(payload: bytes) -> tuple[HistoryPiece, int]:
+    """The piece in such a payload, and how many bytes it has decompressed. Raises RecordingError."""
     try:
         # MAX_RAW bounds what a small payload may unpack to; what is cut off there is no msgpack any more.
-        return zlib.decompressobj().decompress(payload, MAX_RAW)
+        raw = zlib.decompressobj().decompress(payload, MAX_RAW)
     except zlib.error as error:
         raise RecordingError(f"a history does not decompress: {error}") from error
-
-
-def _unpack_piece(raw: bytes) -> HistoryPiece:
     try:
         parts = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
         parts = upgrade_history(parts, len(ADDED))
@@ -138,7 +131,7 @@ def _unpack_piece(raw: bytes) -> HistoryPiece:
             raise ValueError("a time that cannot be")
         checked = tuple((float(at_s), str(kind)) for at_s, kind in marks[:MOST_MARKS])
         best_ms = np.frombuffer(best, "<f4").astype(np.float64)
-        return HistoryPiece(
+        piece = HistoryPiece(
             points,
             best_ms,
             checked,
@@ -149,6 +142,7 @@ def _unpack_piece(raw: bytes) -> HistoryPiece:
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
+    return piece, len(raw)
 
 
 def _make_event(
@@ -244,11 +238,10 @@ class HistoryPieces:
             if frame is None or frame.kind != HISTORY:
                 continue
             try:
-                raw = _decompress_piece(frame.payload)
-                past = _unpack_piece(raw)
+                past, n_bytes = unpack_piece(frame.payload)
             except RecordingError:
                 continue
-            self._unpacked.note_part(offset, len(frame.payload), len(raw))
+            self._unpacked.note_part(offset, len(frame.payload), n_bytes)
             if len(past.points["time_s"]):
                 self._pieces.append((began_ns + int(past.points["time_s"][-1] * NS), past))
         self._read = len(offsets)

@@ -82,8 +82,6 @@ class ClockFilter:
         self._drift = (-MAX_DRIFT, MAX_DRIFT)
         """The mean drift lies between these two."""
         self._period_end = 0
-        self.discarded = 0
-        """How often the earlier exchanges were discarded, because they contradicted a later one."""
 
     def add_exchange(self, t0: int, t1: int, t2: int, t3: int) -> None:
         """Take an exchange, later than those before it. One whose times run backward is ignored."""
@@ -148,7 +146,6 @@ class ClockFilter:
     def _begin_anew(self, newest: _ClockExchange) -> None:
         self._kept, self._drift = [newest], (-MAX_DRIFT, MAX_DRIFT)
         self._period_end = newest.t3 + SHORTEST_PERIOD_NS
-        self.discarded += 1
 
     def _limits_of_drift(self) -> tuple[float, float]:
         """Limits of the drift from any exchange that is kept until now, or until the horizon."""

@@ -16,11 +16,11 @@ from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Hello, Phase, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
-from ddptop.report import build
 from ddptop.report.content import Report
 from ddptop.sources.player import Player
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, NS, START_NS, Stage, op, users, waits
 from tests.analysis.test_deaths import load, raises
+from tests.made_up_run import report_from_messages
 
 TIMED_OUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242"
@@ -66,7 +66,7 @@ def fails(stage: Stage) -> None:
 
 
 def report_of(stage: Stage) -> Report:
-    return build.report_from_messages(stage.messages, steps=40)
+    return report_from_messages(stage.messages)
 
 
 def assert_stall_stays(stage: Stage, followed: str) -> Frame:

@@ -16,9 +16,8 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.protocol.messages import Card, Received
 from ddptop.render.plain import draw_frame
-from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
-from tests.made_up_run import START_NS, World
+from tests.made_up_run import START_NS, World, report_from_messages
 
 STEP_US, PER_STEP, STEPS = 50_000, 3, 80
 END_NS = START_NS + STEPS * STEP_US * 1000
@@ -307,7 +306,7 @@ def test_the_report_says_in_which_group_a_rank_was_late() -> None:
         yield from world.steps(40)
         yield world.run("finished", 0)
 
-    report = report_from_messages(messages(), steps=STEPS + 40)
+    report = report_from_messages(messages())
     (slow,) = report.stragglers
     assert (slow.rank, slow.group, slow.basis) == (1, "the default group", "arrivals")
     assert slow.lost_s > 0

@@ -14,9 +14,8 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Flag, OwnTime, StepRow, Steps
 from ddptop.render.plain import draw_frame
 from ddptop.report.advice import make_suggestions
-from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
-from tests.made_up_run import START_NS, feed_together
+from tests.made_up_run import START_NS, feed_together, report_from_messages
 
 from .test_detail import row, step
 
@@ -174,7 +173,7 @@ def test_no_sync_is_advised_with_what_it_gives(make_world: type[World], *, late:
     world = make_world(2, own=True)
     flags = int(Flag.LATE_NO_SYNC) if late else 0
     messages = [world.run(), *world.introduce(), *accumulated(world, 100, flags=flags)]
-    made = report_from_messages(iter([*messages, world.run("finished", 0)]), steps=100)
+    made = report_from_messages(iter([*messages, world.run("finished", 0)]))
     (found,) = (one for one in make_suggestions(made) if one.kind == "no_sync")
     assert "4 all-reduces of each bucket in a step, 64.0 MB, where one is enough" in found.because
     transfer_ms = made.communication.exposed_transfer_ms
@@ -200,8 +199,6 @@ def test_where_the_last_micro_step_alone_synchronises_nothing_is_advised(make_wo
         )
         for received in rows
     ]
-    made = report_from_messages(
-        iter([world.run(), *world.introduce(), *rows, world.run("finished", 0)]), steps=100
-    )
+    made = report_from_messages(iter([world.run(), *world.introduce(), *rows, world.run("finished", 0)]))
     assert not {"no_sync", "accumulate"} & {one.kind for one in make_suggestions(made)}
     assert np.isfinite(made.communication.overlap_pct)

@@ -26,10 +26,9 @@ from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import draw_frame, watch_line
-from ddptop.report.build import report_from_messages
 from ddptop.report.check import figures_of_report
 from ddptop.sources.player import Player
-from tests.made_up_run import GIB, NS, START_NS, World, collect, feed_together
+from tests.made_up_run import GIB, NS, START_NS, World, collect, feed_together, report_from_messages
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -101,7 +100,7 @@ def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank
     assert set(during[-(-needs * every // look) + 1 :]) <= {"suspect", "straggler"}, during
     assert during.index("suspect") <= needs * every // look
     if size < 100:
-        told = report_from_messages([*fed, world.run("finished", 0)], steps=world.step)
+        told = report_from_messages([*fed, world.run("finished", 0)])
         assert [one.rank for one in told.stragglers] == [rank]
         assert told.verdict[0].sentence.startswith(f"rank {rank} was slow: data loading")
 
@@ -234,7 +233,7 @@ def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: 
             skews.append((max(arrivals) - sorted(arrivals)[-2]) / walls[-1])
             if step % 13 == 0:
                 _explained(frame_of(reducer, world), walls, skews)
-    _adds_up(report_from_messages([*fed, world.run("finished", 0)], steps=len(walls)), walls)
+    _adds_up(report_from_messages([*fed, world.run("finished", 0)]), walls)
 
 
 def _explained(frame: Frame, walls: list[int], skews: list[float]) -> None:
@@ -285,7 +284,7 @@ def test_what_was_waited_is_one_figure_in_every_outlet(place: str) -> None:
     fed.append(world.run("finished", 0))
     feed_together(reducer, fed[-1:])
     frame = frame_of(reducer, world)
-    report = report_from_messages(fed, steps=world.step)
+    report = report_from_messages(fed)
     assert frame.ledger is not None and report.ledger is not None
     cost = frame.ledger.run
     assert cost.lost_pct is not None

@@ -9,9 +9,9 @@ from ddptop.frames.numbers import clock
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Received
-from ddptop.report import build
 from tests.analysis.stalling import NS, Stage, op, users, waits
 from tests.analysis.test_deaths import RESET, load, raises
+from tests.made_up_run import report_from_messages
 
 SIGTERM = "INTERRUPTED by SIGTERM (time limit, scancel, eviction?)"
 
@@ -131,7 +131,7 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     )
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
     assert last.deaths == ()
-    advice = [one.action for one in build.report_from_messages(stage.messages, steps=40).advice]
+    advice = [one.action for one in report_from_messages(stage.messages).advice]
     assert "Fix what stalled it, then start again from the last checkpoint." in advice
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HOSTS = ("node0", "node1", "node2")
 FAR = HOSTS[1:]
-APART = {"node0": 0, "node1": -5_000 * NS - 123, "node2": 5_000 * NS + 77}
+APART = {"node0": 0, "node1": -5_000 * NS - 123, "node2": 4_999 * NS + 77}
 DRIFT = {"node0": 0.0, "node1": 200.0, "node2": -150.0}
 PLACES = ("data", "forward", "backward", "optimizer", "before_backward")
 

@@ -16,14 +16,14 @@ from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Event, Hello, Phase, Received, Steps
-from ddptop.report.build import make_report, report_from_messages
+from ddptop.report.build import make_report
 from ddptop.report.content import StallPeriod, as_data
 from ddptop.report.findings import make_findings
 from ddptop.report.html import html_page
 from ddptop.report.sampling import RunSampler
 from ddptop.report.tables import beside_others
 from ddptop.report.text import text_page
-from tests.made_up_run import DATA, START_NS, World
+from tests.made_up_run import DATA, START_NS, World, report_from_messages
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -50,7 +50,7 @@ def slow_for_a_while(world: World) -> Iterator[Received]:
 
 @pytest.fixture(scope="module")
 def slow() -> Report:
-    return report_from_messages(slow_for_a_while(World()), steps=2 * EVEN + SLOW)
+    return report_from_messages(slow_for_a_while(World()))
 
 
 def kinds(found: Report) -> list[str]:
@@ -72,7 +72,7 @@ def test_what_happens_now_and_then_is_added_up(make_world: type[World]) -> None:
     for step in range(300):
         world.delays = {(1, "data"): 40_000} if step % 5 == 0 else {}
         messages += world.steps(1)
-    found = report_from_messages([*messages, world.run("finished", 0)], steps=300)
+    found = report_from_messages([*messages, world.run("finished", 0)])
     assert found.cost.uneven_s == pytest.approx(60 * 0.04, rel=0.05)
     assert kinds(found)[0] in ("uneven", "straggler")
 
@@ -122,7 +122,7 @@ def test_buckets_have_their_bandwidth(slow: Report) -> None:
 )
 def test_another_cause_is_another_suggestion(make_world: type[World], phase: str, kind: str) -> None:
     world = make_world(delays={(2, phase): 10_000})
-    found = report_from_messages(chain(begun(world), world.steps(150)), steps=150)
+    found = report_from_messages(chain(begun(world), world.steps(150)))
     assert found.stragglers[0].cause == phase
     assert kind in [one.kind for one in found.advice]
     assert "data_workers" not in [one.kind for one in found.advice if one.figures.get("rank") == 2]
@@ -130,7 +130,7 @@ def test_another_cause_is_another_suggestion(make_world: type[World], phase: str
 
 def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
     world = make_world()
-    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]))
     assert kinds(found) == ["even"]
     assert found.cost.flagged_s == 0.0
     assert "no rank was slow · waiting cost 0%" in found.verdict[0].sentence
@@ -180,7 +180,7 @@ def test_no_share_of_a_span_is_above_100_per_cent(make_world: type[World]) -> No
     world.delays[1, "forward"] = 40_000_000
     messages += world.steps(1)
     world.delays.clear()
-    found = report_from_messages(chain(messages, world.steps(100), [world.run("finished", 0)]), steps=201)
+    found = report_from_messages(chain(messages, world.steps(100), [world.run("finished", 0)]))
     assert found.stalls
     shares = [share for span in found.spans for share in (span.wait_pct, span.transfer_pct, span.cost_pct)]
     assert max(share for share in shares if share is not None) <= 100.0
@@ -193,9 +193,7 @@ def test_a_flag_does_not_cite_the_warnings_of_the_start(make_world: type[World])
     warned = Event("warning", world.base_ns(0), 0, 0, {"message": "UserWarning: deprecated"})
     messages += [world.received(0, warned), *world.steps(EVEN)]
     world.delays[1, "data"] = 1000 * LATE_MS
-    found = report_from_messages(
-        chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW
-    )
+    found = report_from_messages(chain(messages, world.steps(SLOW), [world.run("finished", 0)]))
     assert "deprecated" in " ".join(event.message for event in found.events)
     beside = beside_others(found)
     assert beside is not None and beside.flagged_s is not None
@@ -210,7 +208,7 @@ def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:
     rows = list(world.steps(100))
     kept = [r for r in rows if not (r.rank == 1 and 40 <= r.message.first_step < 50)]  # type: ignore[union-attr]
     world_two = make_world(size=2)
-    found = report_from_messages(chain(begun(world_two), kept), steps=100)
+    found = report_from_messages(chain(begun(world_two), kept))
     assert found.ranks[1].lost_records == 10
     assert "lost_records" in [alert.kind for alert in found.troubles]
     assert found.reading.steps == 100
@@ -220,7 +218,7 @@ def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:
 def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World]) -> None:
     world = make_world(delays={(1, "data"): 10_000})
     rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 60 else 1.0)
-    found = report_from_messages(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows))
     assert kinds(found)[:2] == ["lost", "nan"]
     assert found.advice[0].kind == "nan"
     assert found.advice[0].figures == {"rank": 2, "step": 57}
@@ -231,7 +229,7 @@ def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World
 def test_of_a_nan_that_was_over_the_last_step_is_said(make_world: type[World]) -> None:
     world = make_world()
     rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 90 else 1.0)
-    found = report_from_messages(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows))
     [trouble] = [one for one in found.troubles if one.kind == "nan"]
     assert (trouble.severity, trouble.step) == ("critical", 57)
     assert trouble.message == "the loss of rank 2 was NaN or infinite from step 57 to 89"
@@ -244,7 +242,7 @@ def test_a_nan_of_one_rank_is_told_once_though_all_have_it_in_the_next_step(
     world = make_world()
     first = {rank: 57 if rank == 2 else 58 for rank in range(world.size)}
     rows = world.steps(150, loss=lambda rank, step: math.nan if first[rank] <= step < last else 1.0)
-    found = report_from_messages(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows))
     [trouble] = [one for one in found.troubles if one.kind == "nan"]
     assert (trouble.rank, trouble.step) == (2, 57)
     assert found.advice[0].figures == {"rank": 2, "step": 57}
@@ -255,7 +253,7 @@ def test_two_nans_far_from_each_other_are_two_also_where_no_frame_shows_them(mak
     world = make_world(2, delays={(rank, "other"): 10_000_000 for rank in range(2)})
     bad = {(1, 110), (0, 111), (0, 320), (1, 321)}
     rows = world.steps(450, loss=lambda rank, step: math.nan if (rank, step) in bad else 1.0)
-    found = report_from_messages(chain(begun(world), rows, [world.run("finished", 0)]), steps=100_000)
+    found = report_from_messages(chain(begun(world), rows, [world.run("finished", 0)]))
     assert [(one.rank, one.step) for one in found.troubles if one.kind == "nan"] == [(1, 110), (0, 320)]
 
 
@@ -273,7 +271,7 @@ def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None
     messages = chain(
         begun(world), world.steps(100), standing(world, 40), world.steps(100), [world.run("finished", 0)]
     )
-    found = report_from_messages(messages, steps=200)
+    found = report_from_messages(messages)
     (stall,) = found.stalls
     assert stall.lasted_s == pytest.approx(40, abs=2)
     assert stall.until_s is not None
@@ -293,7 +291,7 @@ def test_a_step_that_was_a_stall_is_not_told_again_as_a_slow_rank(make_world: ty
         world.delays = {}
         yield from world.steps(100)
 
-    found = report_from_messages(pauses_once(), steps=200)
+    found = report_from_messages(pauses_once())
     assert [slow.pattern for slow in found.stragglers] == ["rare"]
     assert [finding.kind for finding in make_findings(found)].count("straggler") == 1
     stall = StallPeriod("missing", 1.0, 101, (1,), (0,), "rank 1 is missing", (), (), until_s=23.0)
@@ -303,9 +301,7 @@ def test_a_step_that_was_a_stall_is_not_told_again_as_a_slow_rank(make_world: ty
 
 def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
     world = make_world(size=2)
-    found = report_from_messages(
-        chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True
-    )
+    found = report_from_messages(chain(begun(world), world.steps(100), standing(world, 40)), growing=True)
     assert found.run.state == "stalled"
     assert found.stalls[-1].until_s is None
     assert "(still stalled)" in found.verdict[0].sentence
@@ -320,7 +316,7 @@ def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
         size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000, delays={(1, "data"): 10_000}
     )
     messages += [*again.introduce(), *again.steps(80), again.run("finished", 0)]
-    found = report_from_messages(messages, steps=200)
+    found = report_from_messages(messages)
     assert found.reading.steps == 200
     assert found.stragglers[0].lost_s == pytest.approx(2.0, rel=0.2)
     assert [death.rank for death in found.deaths][:1] == [1]
@@ -364,7 +360,7 @@ def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:
     again = make_world(size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000)
     broken = again.steps(60, lambda rank, step: math.nan if rank == 1 and step > 10 else 1.0)
     messages += [*again.introduce(), *broken, again.run("finished", 0)]
-    found = report_from_messages(messages, steps=120)
+    found = report_from_messages(messages)
     nan = next(alert for alert in found.troubles if alert.kind == "nan")
     assert nan.incarnation == 1
     sentence = next(one.sentence for one in found.verdict if one.kind == "nan")
@@ -375,7 +371,7 @@ def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:
 
 def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
     world = make_world()
-    found = report_from_messages(begun(world), steps=0)
+    found = report_from_messages(begun(world))
     assert kinds(found)[-1] == "no_step"
     assert found.cost.flagged_s is None
     assert found.communication.step_ms is None
@@ -385,14 +381,14 @@ def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
 
 def test_one_rank_has_nobody_to_wait_for(make_world: type[World]) -> None:
     world = make_world(size=1)
-    found = report_from_messages(chain(begun(world), world.steps(100), [world.run("finished", 0)]), steps=100)
+    found = report_from_messages(chain(begun(world), world.steps(100), [world.run("finished", 0)]))
     assert kinds(found) == ["alone"]
 
 
 def test_without_bucket_detail_nobody_is_judged(make_world: type[World]) -> None:
     world = make_world(detail_every=1000, delays={(1, "data"): 10_000})
     world.step = 1
-    found = report_from_messages(chain(begun(world), world.steps(150), [world.run("finished", 0)]), steps=150)
+    found = report_from_messages(chain(begun(world), world.steps(150), [world.run("finished", 0)]))
     assert kinds(found) == ["no_detail"]
     assert found.reading.judged_pct == 0.0
     assert found.communication.step_ms is not None
@@ -416,9 +412,7 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     world.delays[1, "before_optimizer"] = 1000 * LATE_MS
     messages += world.steps(SLOW)
     world.delays.clear()
-    found = report_from_messages(
-        chain(messages, world.steps(EVEN), [world.run("finished", 0)]), steps=2 * EVEN + SLOW
-    )
+    found = report_from_messages(chain(messages, world.steps(EVEN), [world.run("finished", 0)]))
     slow = found.stragglers[0]
     assert (slow.rank, slow.basis, slow.cause, slow.place) == (1, "every_step", "other", "before_optimizer")
     assert slow.lateness_ms == pytest.approx(LATE_MS, rel=0.05)
@@ -446,7 +440,7 @@ def test_waits_for_ranks_in_turn_are_not_those_for_a_rank_that_is_slow_later(
         messages += world.steps(1)
     world.delays = {(1, "before_optimizer"): 1000 * LATE_MS}
     messages += [*world.steps(EVEN), world.run("finished", 0)]
-    slow = report_from_messages(messages, steps=uneven + EVEN).stragglers[0]
+    slow = report_from_messages(messages).stragglers[0]
     assert slow.first_step == pytest.approx(uneven, abs=3)
     assert slow.lost_s == pytest.approx(EVEN * LATE_MS / 1e3, rel=0.05)
 
@@ -461,9 +455,7 @@ def test_without_a_data_loader_time_before_forward_is_time_between_steps(
     world.delays |= fetched
     messages = [*begun(world), *world.steps(EVEN)]
     world.delays[1, "other"] = 1000 * LATE_MS
-    found = report_from_messages(
-        chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW
-    )
+    found = report_from_messages(chain(messages, world.steps(SLOW), [world.run("finished", 0)]))
     slow, advice = found.stragglers[0], found.advice[0]
     assert (slow.rank, slow.cause) == (1, "other")
     assert slow.place == ("before_forward" if has_loader else "between_steps")
@@ -486,7 +478,7 @@ def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdi
         world.delays[1, "other"] = 1_500_000
         messages += world.steps(1)
         world.delays = dict(fetched)
-    found = report_from_messages(chain(messages, [world.run("finished", 0)]), steps=400)
+    found = report_from_messages(chain(messages, [world.run("finished", 0)]))
     assert found.stragglers[0].place == "between_steps"
     assert [one.message for one in found.events if one.kind == "straggler"] == [
         "rank 1 became slow in few steps: 1.5 s between two steps (step 99)",
@@ -504,14 +496,14 @@ def test_pauses_that_two_rules_find_are_told_and_counted_once(make_world: type[W
             world.gc_us = {1: 1_200_000} if step % 5 == 4 else {}
             yield from world.steps(1)
 
-    found = report_from_messages(pausing(), steps=400)
+    found = report_from_messages(pausing())
     assert [(slow.rank, slow.pattern, slow.cause) for slow in found.stragglers] == [(1, "intermittent", "gc")]
     assert found.cost.flagged_s is not None and found.cost.flagged_s < 80 * 1.2, "what was waited in all"
 
 
 def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world: type[World]) -> None:
     world = make_world(own=True, detail_every=1000)
-    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]))
     assert [(one.kind, one.sign) for one in found.verdict] == [("even", "good")]
     assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)
 
@@ -521,7 +513,7 @@ def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
     make_world: type[World], state: str, yet: str
 ) -> None:
     world = make_world(own=True, detail_every=1000)
-    made = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    made = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]))
     wide = replace(
         made.communication,
         step_ms=40.0,
@@ -547,9 +539,7 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     world.delays[1, "data"] = 1000 * LATE_MS
     messages += [*world.steps(SLOW), *readings()]
     world.delays.clear()
-    found = report_from_messages(
-        [*messages, *world.steps(EVEN), world.run("finished", 0)], steps=2 * EVEN + SLOW
-    )
+    found = report_from_messages([*messages, *world.steps(EVEN), world.run("finished", 0)])
     (slow,) = found.stragglers
     assert len(slow.excess_ms) == len(found.spans)
     flagged = [span.rank == 1 for span in found.spans]
@@ -588,6 +578,6 @@ def test_a_step_in_which_a_rank_compiled_is_told_by_that(make_world: type[World]
         yield from world.steps(EVEN)
         yield world.run("finished", 0)
 
-    shown = text_page(report_from_messages(messages(), steps=2 * EVEN), 80)
+    shown = text_page(report_from_messages(messages()), 80)
     assert shown.count(f"rank 1 was compiling in step {EVEN} (train.py:18 main)") == 1
     assert "M compiling" in shown

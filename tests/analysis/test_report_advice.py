@@ -11,18 +11,17 @@ import pytest
 from ddptop.frames.stall import RankPosition
 from ddptop.protocol.messages import Steps
 from ddptop.report.advice import make_suggestions
-from ddptop.report.build import report_from_messages
 from ddptop.report.content import BucketSummary, Report, StallPeriod
 from ddptop.report.text import text_page
 from tests.frames.ledgers import checkpoints, ledger, waited
-from tests.made_up_run import World
+from tests.made_up_run import World, report_from_messages
 
 
 @pytest.fixture
 def healthy(make_world: type[World]) -> Report:
     world = make_world()
     messages = chain([world.run()], world.introduce(), world.steps(100), [world.run("finished", 0)])
-    found = report_from_messages(messages, steps=100)
+    found = report_from_messages(messages)
     return moving(found, exposed_transfer_ms=0.1, exposed_transfer_pct=1.0, overlap_pct=90.0)
 
 
@@ -203,7 +202,7 @@ def test_a_recorded_run_with_a_long_start_that_reduces_in_every_micro_step() -> 
             assert isinstance(message, Steps)
             rows = tuple(row._replace(micro_steps=4, cells=row.cells * 4) for row in message.rows)
             messages.append(received._replace(message=replace(message, rows=rows)))
-    made = report_from_messages([*messages, world.run("finished", 0)], steps=900)
+    made = report_from_messages([*messages, world.run("finished", 0)])
     assert made.ledger is not None
     suggested = [one for one in made.advice if one.kind in ("start_up", "no_sync")]
     assert [one.kind for one in suggested] == ["start_up", "no_sync"]
@@ -320,7 +319,7 @@ def test_a_rank_without_batches_under_join(make_world: type[World]) -> None:
     messages = [world.run(), *world.introduce(), *world.steps(60)]
     world.joined = {1}
     messages += [*world.steps(60), world.run("finished", 0)]
-    suggestion = found_in(report_from_messages(messages, steps=120))["equal_batches"]
+    suggestion = found_in(report_from_messages(messages))["equal_batches"]
     assert suggestion.because.startswith("rank 1 had no batches left from step 60 on, and only answered ")
     assert suggestion.figures["without_batches_s"] == pytest.approx(60 * world.now_us / 120 / 1e6, rel=0.05)
     assert suggestion.gain_pct == pytest.approx(25, abs=3)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddptop.report.build import report_from_messages
 from ddptop.report.content import as_data
 from ddptop.report.text import text_page
 from tests.analysis.test_remote_hosts import FAR, HOSTS, Job
+from tests.made_up_run import report_from_messages
 
 if TYPE_CHECKING:
     from ddptop.protocol.messages import Received
@@ -27,7 +27,7 @@ class Recorded(Job):
         self.messages += messages
 
     def report(self) -> Report:
-        return report_from_messages(self.messages, steps=self.world.step)
+        return report_from_messages(self.messages)
 
 
 def test_hosts_that_were_silent_are_named(make_world) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddptop.recording.reader import Recording
-from ddptop.report.build import read_report, report_from_messages
+from ddptop.report.build import read_report
 from ddptop.report.html import html_page
 from ddptop.report.text import text_page
+from tests.made_up_run import report_from_messages
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -120,7 +121,7 @@ def test_nothing_is_requested_from_anywhere() -> None:
 def test_a_long_run_of_many_ranks_stays_small(make_world: type[World]) -> None:
     world = make_world(64, delays={(40, "data"): 8_000})
     messages = [world.run(), *world.introduce(), *world.steps(120), world.run("finished", 0)]
-    content = report_from_messages(messages, steps=120)
+    content = report_from_messages(messages)
     content = replace(content, spans=content.spans * (60 // max(1, len(content.spans)) + 1))
     text = html_page(content)
     assert len(text.encode()) < MOST_BYTES

@@ -12,11 +12,10 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Bye, Event, Received
-from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
 from tests.analysis.stalling import START_NS, Stage
 from tests.analysis.test_deaths import RESET
-from tests.made_up_run import feed_together
+from tests.made_up_run import feed_together, report_from_messages
 
 
 def fails(world: Any, rank: int, reason: str, line: int) -> Iterator[Received]:
@@ -62,7 +61,7 @@ def test_a_failure_of_each_attempt_is_one_and_followers_are_those_of_an_attempt(
     repeated = "failed 4 times at train.py:26 (3 restarts): "
     assert verdict(last).sentence == f"FAILED · {repeated}{SAMPLE} (train.py:26 <module>)"
     assert [(death.rank, death.incarnation) for death in last.deaths] == [(2, 3), (0, 3), (1, 3)]
-    found = report_from_messages(messages, steps=80)
+    found = report_from_messages(messages)
     assert (
         found.verdict[0].sentence == f"{repeated}{SAMPLE} (exit code 1), in step 20; ranks 0 and 1 followed"
     )
@@ -78,7 +77,7 @@ def test_only_attempts_that_failed_alike_are_counted(make_world, lines: list[int
     place = f"(train.py:{lines[-1]} <module>)"
     repeated = f"failed {times} times at train.py:26 (2 restarts): " if times > 1 else ""
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {repeated}{SAMPLE} {place}"
-    assert report_from_messages(messages, steps=60).verdict[0].sentence.startswith(f"{repeated}rank 2 failed")
+    assert report_from_messages(messages).verdict[0].sentence.startswith(f"{repeated}rank 2 failed")
 
 
 def test_a_rank_that_is_killed_each_time_is_told_without_a_place(make_world) -> None:
@@ -154,7 +153,7 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
     last = reducer.frame(messages[-1].t_ns)
     assert verdict(last).sentence.startswith(f"FAILED · {repeated}")
     assert next_action(last) == "Start it again: after a restart gloo may wait for processes that are gone."
-    found = report_from_messages(messages, steps=20)
+    found = report_from_messages(messages)
     assert found.verdict[0].sentence.startswith(repeated)
     (before,) = found.verdict[0].detail
     assert before.startswith("the first failure: rank 2 failed: ValueError: bad sample")
@@ -179,4 +178,4 @@ def test_ranks_that_failed_in_the_same_way_in_a_collective_are_told_together_in_
     said = "3 ranks failed: RuntimeError: Gloo connectFullMesh failed with timed out connecting"
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {said} (train.py:4 <module>)"
     who = "ranks 0, 1 and 2" + said.removeprefix("3 ranks")
-    assert report_from_messages(messages, steps=20).verdict[0].sentence == f"{who} (exit code 1), in step 0"
+    assert report_from_messages(messages).verdict[0].sentence == f"{who} (exit code 1), in step 0"

@@ -117,6 +117,7 @@ def at(times: list[float], share: float) -> float:
 def measure(ranks: int) -> str:
     """One line of the table."""
     from ddptop.cli.simulate import Simulated
+    from ddptop.host.runs import live_runs
 
     name = f"bench-screen-{ranks}"
     simulated = Simulated(name, ranks, 0)
@@ -128,7 +129,8 @@ def measure(ranks: int) -> str:
         viewer = Viewer(name)
         viewer.read(20.0, until=b"LIVE")
         viewer.read(3.0)
-        pids = (viewer.pid, simulated.collector_pid, simulated.process.pid)
+        (collector_pid,) = (run.pid for run in live_runs() if run.name == name)
+        pids = (viewer.pid, collector_pid, simulated.process.pid)
         before, begin = [cpu_s(pid) for pid in pids], time.monotonic()
         viewer.read(MEASURED_S)
         passed = time.monotonic() - begin

@@ -20,10 +20,10 @@ from ddptop.recording.history import (
     WIDE,
     HistoryPiece,
     PastEvent,
-    history_content,
     history_payload,
     join_pieces,
     pick_points,
+    unpack_piece,
 )
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
@@ -54,9 +54,9 @@ class Teller:
 def test_what_is_written_is_read() -> None:
     late = PastEvent(0.5, "straggler", "warning", 1, 10, "rank 1, data")
     past = HistoryPiece(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")), (late,))
-    read = history_content(history_payload(past))
+    read = unpack_piece(history_payload(past))[0]
     assert (read.marks, read.events) == (past.marks, past.events)
-    assert history_content(history_payload(replace(past, events=None))).events is None, "of an older writer"
+    assert unpack_piece(history_payload(replace(past, events=None)))[0].events is None, "of an older writer"
     np.testing.assert_equal(read.best_ms, past.best_ms)
     for name in (*WIDE, *NARROW, *ADDED):
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
@@ -66,21 +66,21 @@ def test_the_ranks_excess_is_written_in_two_bytes_each_and_read() -> None:
     figures = np.array([[[0.25, NAN], [20.2, 1e9]], [[1.0, NAN], [3.0, -2.0]]])
     past = HistoryPiece(points(100), np.array([1.5, NAN]), (), (), (np.array([4.0, 12.0]), figures))
     payload = history_payload(past)
-    read = history_content(payload).excess
+    read = unpack_piece(payload)[0].excess
     assert read is not None and read[0].tolist() == [4.0, 12.0]
     np.testing.assert_allclose(read[1], np.clip(figures, None, 60_000), rtol=1e-3)
     content = msgpack.unpackb(zlib.decompress(payload))
-    assert history_content(zlib.compress(msgpack.packb(content[:5]))).excess is None, "of an older writer"
+    assert unpack_piece(zlib.compress(msgpack.packb(content[:5])))[0].excess is None, "of an older writer"
     for wrong in ([b"", b"12"], [b"12345678", b"12"], [content[5][0], b""], [b""], "no columns"):
         with pytest.raises(RecordingError):
-            history_content(zlib.compress(msgpack.packb([*content[:5], wrong])))
+            unpack_piece(zlib.compress(msgpack.packb([*content[:5], wrong])))[0]
 
 
 def test_a_history_of_the_first_version_is_read_and_it_reads_ours() -> None:
     past = HistoryPiece(points(100), np.array([1.5, NAN]), (), ())
     content = msgpack.unpackb(zlib.decompress(history_payload(past)))
     assert len(content[0]) == len(WIDE) + len(NARROW), "more columns here would be refused by 0.1.0"
-    read = history_content(zlib.compress(msgpack.packb(content[:4])))
+    read = unpack_piece(zlib.compress(msgpack.packb(content[:4])))[0]
     assert np.isnan(read.points["own_backward_ms"]).all()
     np.testing.assert_allclose(read.points["wait_ms"], past.points["wait_ms"], rtol=1e-6)
     assert len(join_pieces([read.points, past.points])["data_ms"]) == 200
@@ -109,9 +109,9 @@ def test_of_a_column_known_in_every_step_each_point_keeps_its_own() -> None:
 )
 def test_what_no_writer_of_ours_has_made_is_refused(content: object) -> None:
     with pytest.raises(RecordingError):
-        history_content(zlib.compress(msgpack.packb(content)))
+        unpack_piece(zlib.compress(msgpack.packb(content)))[0]
     with pytest.raises(RecordingError):
-        history_content(b"no zlib")
+        unpack_piece(b"no zlib")
 
 
 def test_a_group_of_steps_becomes_points_that_show_its_middle_and_its_slow_ones() -> None:

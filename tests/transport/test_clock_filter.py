@@ -88,7 +88,6 @@ def hold_1000(link: Link, load: int = 0) -> list[Estimate]:
         later.wait(until - link.now)
         holds(estimate, later)
         estimates.append(estimate)
-    assert clock.discarded == 0
     return estimates
 
 
@@ -157,10 +156,10 @@ def test_a_clock_that_jumps_or_changes_its_rate_discards_the_earlier_exchanges()
     for _ in range(40):
         link.exchange(clock)
         link.wait(S / 4)
+    assert holds(clock.estimate_offset(round(link.now)), link).drift_ppb != 0
     link.apart_ns -= 3 * S  # the host was suspended
     link.exchange(clock)
-    holds(clock.estimate_offset(round(link.now)), link)
-    assert clock.discarded == 1
+    assert holds(clock.estimate_offset(round(link.now)), link).drift_ppb == 0, "of one exchange"
     for _ in range(40):
         link.exchange(clock)
         clock.estimate_offset(round(link.now))
@@ -169,7 +168,6 @@ def test_a_clock_that_jumps_or_changes_its_rate_discards_the_earlier_exchanges()
     for _ in range(8):  # until the samples contradict, the newest may exclude the true offset
         link.exchange(clock)
         link.wait(S / 4)
-    assert clock.discarded >= 2
     for _ in range(20):
         link.exchange(clock)
         holds(clock.estimate_offset(round(link.now)), link)

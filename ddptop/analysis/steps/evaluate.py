@@ -519,14 +519,13 @@ class StepEvaluation:
             self._figures.late_no_sync = bool(late[recorded[-1]])
 
     def _check_agreement(self, at: int, step: float, time_s: float) -> None:
-        """Count and log when bucket arrivals contradict the verdict from every step.
+        """Log when bucket arrivals contradict the verdict from every step.
 
         `at`: index of the step in the batch."""
         figures = self._figures
         if not figures.steps.has_own:
             return
         disagrees = arrivals_disagree(figures, slot := int(self._slots[at]))
-        figures.flags.disagreements += disagrees
         if disagrees and not figures.flags.disagrees:
             now_s = self._state.started_ns / NS + float(time_s)
             flag = figures.flags.at(slot).flag

@@ -105,6 +105,8 @@ class SkewCost:
     high_pct: float | None
     steps: int
     """Complete steps in this time."""
+    recorded_steps: int
+    """Steps of which it is known who was waited for: fewer where steps are left out for the budget."""
     waited_for: tuple[WaitedFor, ...]
     """Largest first; their sum is `rank_seconds` where all are here (`MAX_WAITED_FOR`)."""
 
@@ -123,6 +125,7 @@ class RareSlowness:
     n_slow: int
     """Slow steps, of `n_steps`."""
     n_steps: int
+    """Number of recorded steps: of others it is not known who was slow."""
     steps: tuple[int, ...]
     """The newest slow ones, oldest first."""
     over_s: float

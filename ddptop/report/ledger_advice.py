@@ -70,7 +70,7 @@ ALONE = frozenset({"evaluation", "saving", "phase", "first_batch", "start", "unk
 
 def is_rare(row: WaitedFor, ledger: Ledger) -> bool:
     """Whether most of what was waited lies in few steps."""
-    few = 0 < row.n_dear <= max(1.0, MOST_DEAR_SHARE * ledger.run.steps)
+    few = 0 < row.n_dear <= max(1.0, MOST_DEAR_SHARE * ledger.run.recorded_steps)
     return few and row.dear_s >= LEAST_DEAR_S
 
 

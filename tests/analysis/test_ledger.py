@@ -16,6 +16,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Activity, Event, Flag, Phase, Received, Run, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
+from ddptop.training.shadow import next_recorded
 from tests.made_up_run import NS, START_NS, World, feed_together
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
@@ -457,6 +458,22 @@ def test_a_rare_and_dear_step_is_flagged_the_second_time(every: int) -> None:
     (alert,) = [alert for alert in frame.alerts if alert.kind == "straggler"]
     assert alert.message == said.sentence
     assert (alert.rank, alert.step) == (0, 2 * every - 1)
+
+
+def test_how_often_a_rank_is_slow_is_known_of_recorded_steps_alone() -> None:
+    """Every 256th step is slow, and of four blocks of 16 steps one is recorded."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    for step in range(16 * 256):
+        world.delays = {(0, "after_optimizer"): 6_000_000} if step % 256 == 250 else {}
+        for message in world.steps(1):
+            reducer.feed(message if next_recorded(step, 4) <= step else shadowed(message))
+    found = straggler_after(world, reducer)
+    assert found is not None and found.rare is not None
+    assert found.rare.n_slow == 4
+    assert found.rare.n_steps == pytest.approx(1024, rel=0.02)
+    assert found.last_pct == pytest.approx(100 / 256, rel=0.02)
+    assert ledger_of(world, reducer).run.steps == 4096
 
 
 def test_a_step_of_ten_seconds_is_flagged_at_once() -> None:

@@ -19,7 +19,7 @@ def ledger(*, waited_for: tuple[WaitedFor, ...] = (), elapsed_s: float = 100.0, 
     columns["unknown"] = columns["unknown"] + elapsed_s - np.sum(list(columns.values()), axis=0)
     lost_s = float(columns["waiting"].sum())
     lost_pct = 100 * lost_s / (n_ranks * elapsed_s) if elapsed_s else 0.0
-    cost = SkewCost(elapsed_s, lost_s, lost_pct, 0.9 * lost_pct, 1.1 * lost_pct, 1_000, waited_for)
+    cost = SkewCost(elapsed_s, lost_s, lost_pct, 0.9 * lost_pct, 1.1 * lost_pct, 1_000, 1_000, waited_for)
     ranks = LedgerRanks(
         np.full(n_ranks, elapsed_s), **{f"{name}_s": values for name, values in columns.items()}
     )

@@ -56,11 +56,18 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     for time_bin in ledger.recent_bins:
         recent.add(time_bin)
     recent_s = recent.total_ms / 1000.0 / n_ranks
+    is_thinned = state.kept_every > 1
     return Ledger(
         elapsed_s=run_s,
         ranks=LedgerRanks(elapsed_s=elapsed_s, **columns),
         run=_make_skew_cost(
-            run_s, float(elapsed_s.sum()), ledger.n_steps, scale, ledger.waits, ledger.run_bins
+            run_s,
+            float(elapsed_s.sum()),
+            ledger.n_steps,
+            scale,
+            ledger.waits,
+            ledger.run_bins,
+            is_thinned=is_thinned,
         ),
         recent=_make_skew_cost(
             recent_s,
@@ -70,6 +77,7 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             recent.waits,
             # In a short run the bins of the run are the finer ones.
             ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
+            is_thinned=is_thinned,
         ),
         scaled_s=float(scale * ledger.usual.sum()) / 1000.0,
     )
@@ -89,9 +97,17 @@ def _scale_of_run(ledger: RunLedger) -> float:
 
 
 def _make_skew_cost(
-    over_s: float, rank_seconds: float, steps: int, scale: float, waits: WaitSums, bins: Sequence[TimeBin]
+    over_s: float,
+    rank_seconds: float,
+    steps: int,
+    scale: float,
+    waits: WaitSums,
+    bins: Sequence[TimeBin],
+    *,
+    is_thinned: bool,
 ) -> SkewCost:
-    """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time."""
+    """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time. `is_thinned`:
+    the recording has not all steps."""
     whole_ms = {key: wait.other_ms + wait.usual_ms * (1 + scale) for key, wait in waits.items()}
     waited_s = sum(whole_ms.values()) / 1000.0
     largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])
@@ -104,6 +120,8 @@ def _make_skew_cost(
         low_pct=low_pct,
         high_pct=high_pct,
         steps=steps,
+        # Steps that are left out last as long as others. A recording that is thinned keeps the dear ones.
+        recorded_steps=steps if is_thinned else round(steps / (1 + scale)),
         waited_for=tuple(
             _make_waited_for(key, waits[key], ms, rank_seconds) for key, ms in largest if ms > 0
         ),

@@ -500,5 +500,5 @@ def collect(writer: Writer, reducer: Reducer, messages: Iterable[Received]) -> N
 
 def numbers(reducer: Reducer) -> dict[str, list[int]]:
     """All numbers of ranks and sessions."""
-    tables = reducer.state.table, reducer.state.session_table
+    tables = reducer.state.table, reducer.state.sessions.table
     return {name: getattr(table, name).tolist() for table in tables for name in table.INITIAL}

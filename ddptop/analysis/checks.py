@@ -37,7 +37,12 @@ class Checks:
     def progress_until_ns(self) -> int:
         """Before this moment no stall can be found, whatever steps and readings come; 0: not known."""
         state = self._state
-        if not state.world or state.not_initialized or self._are_starting or not state.running.all():
+        if (
+            not state.world
+            or state.start.not_initialized
+            or self._are_starting
+            or not state.presence.running.all()
+        ):
             return 0
         return int(state.table.moved_ns.min() + state.stall_s * NS)
 
@@ -55,7 +60,7 @@ class Checks:
 
     @property
     def _are_starting(self) -> bool:
-        return self._state.complete_step is None and self._state.has_milestones
+        return self._state.complete_step is None and self._state.start.has_milestones
 
     def _look_at_start(self, t_ns: int) -> None:
         state = self._state

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     """A process reports for a rank for the first time."""
-    if hello.session in state.sessions or not 0 <= hello.rank < hello.world_size:
+    if hello.session in state.sessions.by_number or not 0 <= hello.rank < hello.world_size:
         return
     if state.clock is None:
         state.clock = (hello.unix_ns, t_ns)
@@ -67,16 +67,16 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
         state.ranks[hello.rank] = RankState(state.table, hello.rank)
     rank_state = state.ranks[hello.rank]
     restarted = rank_state.hello is not None or hello.incarnation > 0
-    _remember(state, hello)
+    state.sessions.add(hello)
     joined = None if rank_state.hello is not None else hello.host
     rank_state.begin(hello, hello.session, t_ns)
-    state.finished.discard(hello.rank)
-    state.not_initialized.pop(hello.rank, None)
-    state.presence_changed(joined)
-    signalled = state.launcher_signal
+    state.end.finished.discard(hello.rank)
+    state.start.not_initialized.pop(hello.rank, None)
+    state.presence.note_change(joined)
+    signalled = state.end.launcher_signal
     # The ranks of another host go on without those of this launcher, whose own may just have been started.
     if hello.incarnation > 0 and signalled is not None and hello.host != signalled.host:
-        state.launcher_signal = None
+        state.end.launcher_signal = None
     again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
     kind, text = ("restart", again) if restarted else ("joined", "joined")
     state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, state.world)
@@ -84,7 +84,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
 
 def return_to_session(state: RunState, number: int, t_ns: int) -> None:
     """The newer process exited first; the rank belongs to the older one (session `number`) again."""
-    session = state.sessions.get(number)
+    session = state.sessions.by_number.get(number)
     if session is None or session.rank >= state.world:
         return
     rank_state = state.ranks[session.rank]
@@ -92,24 +92,24 @@ def return_to_session(state: RunState, number: int, t_ns: int) -> None:
         return
     _regroup(state, session.hello, t_ns)
     rank_state.begin(session.hello, number, t_ns)
-    state.sessions_of[session.rank].sort(key=number.__eq__)
-    state.presence_changed()
+    state.sessions.make_newest(session)
+    state.presence.note_change()
 
 
 def count_lost(state: RunState, ranks: Integers, first: Integers, stop: Integers, t_ns: Integers) -> int:
     """Count rows that never arrive as lost, (n,) spans of them: of these ranks, from step `first` to before
     `stop`, known since `t_ns`. Returns how many."""
-    every = state.kept_every  # the recording has only the steps that are divisible by it
+    every = state.missing.kept_every  # the recording has only the steps that are divisible by it
     lost = np.maximum((stop - 1) // every - (first - 1) // every, 0)
     np.add.at(state.table.lost_records, ranks, lost)
-    if state.lost_since_ns is None and lost.any():
-        state.lost_since_ns = int(t_ns[lost > 0][0])
+    if lost.any():
+        state.missing.note_lost(int(t_ns[lost > 0][0]))
     return int(lost.sum())
 
 
 def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) -> int:
     """Count the rows that a process which exited after `steps` steps did not send; returns how many."""
-    session = state.sessions.get(rank_state.session)
+    session = state.session_of(rank_state)
     if session is None or steps <= session.next_step:
         return 0
     rank, first, stop, arrived_ns = np.array([[rank_state.row], [session.next_step], [steps], [t_ns]])
@@ -119,7 +119,7 @@ def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) 
 
 def note_left_early(state: RunState, t_ns: int) -> None:
     """Log the ranks that are now known to have exited while the others needed them."""
-    if not state.has_evidence or not 0 < 2 * len(state.finished) <= state.world:
+    if not state.end.has_evidence or not 0 < 2 * len(state.end.finished) <= state.world:
         return
     for rank in update_left_early(state.ranks):
         text = describe_exit(state.ranks[rank])
@@ -140,15 +140,6 @@ def note_out_of_batches(state: RunState, rank: int, step: int, t_ns: int) -> Non
         state.ran_out.add(rank)
         text = say("out_of_batches", rank=rank, step=step)
         state.log.add(state.unix_s(t_ns), "out_of_batches", text, rank=rank, step=step)
-
-
-def _remember(state: RunState, hello: Hello) -> None:
-    """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
-    state.add_session(hello)
-    earlier_sessions = state.sessions_of.setdefault(hello.rank, [])
-    earlier_sessions.append(hello.session)
-    if len(earlier_sessions) > 2:
-        state.forget_session(earlier_sessions.pop(0))
 
 
 def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
@@ -181,14 +172,14 @@ def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
             if rank_state is not ABSENT and (trained or not _began_with(rank_state, hello)):
                 rank_state.forget_process()
     _begin_group(state, t_ns)
-    state.presence_changed()
+    state.presence.note_change()
 
 
 def _note_failure(state: RunState) -> None:
     """Keep how the attempt that ends now has failed."""
     ended = unexplained_ends(state)
     if ended:
-        state.failures = [*state.failures[1 - MAX_FAILURES :], failure_of(state.ranks[ended[0]])]
+        state.end.failures = [*state.end.failures[1 - MAX_FAILURES :], failure_of(state.ranks[ended[0]])]
 
 
 MAX_FAILURES = 1000
@@ -197,7 +188,7 @@ MAX_FAILURES = 1000
 
 def _begin_group(state: RunState, t_ns: int) -> None:
     world = state.world
-    state.forget_end()
+    state.end.begin_group()
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
     state.ledger.begin_group(t_ns)
@@ -216,8 +207,7 @@ def _replaces(state: RunState, hello: Hello) -> bool:
     torchrun counts restarts on each host by itself: where hosts leave or come, or one of them restarts its
     ranks, the processes of one group have different numbers of restarts.
     """
-    earlier_sessions = state.sessions_of.get(hello.rank)
-    before = state.sessions.get(earlier_sessions[-1]) if earlier_sessions else None
+    before = state.sessions.newest_of(hello.rank)
     if before is None:
         return hello.world_size == state.world  # a rank that the group before did not have
     return hello.unix_ns > before.hello.unix_ns
@@ -267,13 +257,12 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_recording(state: RunState, event: Event, t_ns: int) -> None:
     """The recording has less from here on, or has no room."""
-    state.kept_every = _integer_or_none(event.fields.get("every")) or state.kept_every
+    state.missing.kept_every = _integer_or_none(event.fields.get("every")) or state.missing.kept_every
     beats_s = event.fields.get("beats_s")
     if isinstance(beats_s, (int, float)) and beats_s > 1:
         state.interruptions.unkept_ns = int(beats_s * 1e9)
     text = _text(event) or "the recording is incomplete"
-    if state.recording_trouble is None or state.recording_trouble[1] != text:
-        state.recording_trouble = (t_ns, text)
+    if state.missing.note_recording_trouble(text, t_ns):
         state.log.add(state.unix_s(t_ns), "recording", text)
 
 
@@ -286,7 +275,7 @@ def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
     stall_s = event.fields.get("stall_s")
     if isinstance(stall_s, (int, float)) and stall_s > 0:
         state.stall_s = float(stall_s)
-    state.without_launcher = event.fields.get("launcher") is False
+    state.end.without_launcher = event.fields.get("launcher") is False
 
 
 def _on_analyser_result(state: RunState, event: Event, t_ns: int) -> None:
@@ -307,7 +296,7 @@ def _on_detail_thinned(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_collector_restart(state: RunState, event: Event, t_ns: int) -> None:
     state.interruptions.add(state.newest_ns, t_ns)
-    state.restarted_ns = t_ns
+    state.excuses.restarted_ns = t_ns
     text = _text(event) or "collector restarted, the run went on"
     state.log.add(state.unix_s(t_ns), event.kind, text)
 
@@ -315,18 +304,15 @@ def _on_collector_restart(state: RunState, event: Event, t_ns: int) -> None:
 def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
     name, host = str(event.fields.get("signal")), str(event.fields.get("host") or "")
     state.log.add(state.unix_s(t_ns), event.kind, say(LAUNCHER_SIGNAL, host=host, signal=name))
-    if state.launcher_signal is not None and outside_end(state) is not None:
+    if state.end.launcher_signal is not None and outside_end(state) is not None:
         return  # of several launchers, or several signals, the first
     sent_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
     sent_ns = t_ns if sent_ns is None else min(t_ns, sent_ns)
-    state.launcher_signal = OutsideEnd(name, sent_ns, host, *stall_now(state, t_ns))
+    state.end.launcher_signal = OutsideEnd(name, sent_ns, host, *stall_now(state, t_ns))
 
 
 def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
-    first = state.refused_messages is None
-    since_ns = t_ns if state.refused_messages is None else state.refused_messages[0]
-    state.refused_messages = (since_ns, event)
-    if first:
+    if state.missing.note_refused(event, t_ns):
         reason = event.fields.get("reason")
         text = say("refused_messages", "event", why=f": {reason}" if reason else "")
         state.log.add(state.unix_s(t_ns), event.kind, text)
@@ -337,7 +323,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
         return
     keep_stall(state, t_ns)
     rank_state.gone_ns = t_ns
-    state.presence_changed()
+    state.presence.note_change()
     _note_exit(state, event, rank_state, t_ns)
     text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
     _log(state, event, text, t_ns)
@@ -371,11 +357,11 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     if isinstance(signal, str) and signal:
         rank_state.signal = signal
         _note_kill_by_kernel(event, rank_state)
-        late_ns = t_ns - (state.first_end_ns or t_ns)
+        late_ns = t_ns - (state.end.first_ns or t_ns)
         killed = signal == "SIGKILL" and not rank_state.out_of_memory
         rank_state.killed_late = killed and late_ns >= KILLED_LATE_NS
         # What it raised before the launcher killed it came of the interruption, too.
-        if state.launcher_signal is not None and (signal == "SIGKILL" or not reason(rank_state)):
+        if state.end.launcher_signal is not None and (signal == "SIGKILL" or not reason(rank_state)):
             rank_state.by_launcher = ended_by_outside(state, rank_state)
 
 
@@ -397,7 +383,7 @@ def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
         rank_state.phase_name = str(event.fields.get("name") or "")
     rank_state.declare(begins, t_ns)
     state.ledger.note_phase(rank_state.row, event.t_ns, t_ns, begins=begins)
-    state.excused_ns = t_ns
+    state.excuses.declared_ns = t_ns
 
 
 def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -431,7 +417,7 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     if not state.world:
         state.resize(world)
         _begin_group(state, t_ns)
-        state.presence_changed()
+        state.presence.note_change()
     if state.ranks[event.rank] is ABSENT:
         state.ranks[event.rank] = RankState(state.table, event.rank)
     rank_state = state.ranks[event.rank]
@@ -440,7 +426,7 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
         words = str(event.fields.get("waiting") or "").split()
         waiting = tuple(int(word) for word in words if word.isdecimal() and int(word) < world)
         late = NotInitialized(t_ns, t_ns - int(late_s * NS), waiting, bool(event.fields.get("torch")))
-        state.not_initialized[event.rank] = late
+        state.start.not_initialized[event.rank] = late
 
 
 def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
@@ -461,14 +447,14 @@ def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
             if rank_state is not ABSENT:
                 rank_state.forget_process()
         _begin_group(state, t_ns)
-        state.presence_changed()
+        state.presence.note_change()
     if restart == state.incarnation:
         ranks = frozenset(int(word) for word in words if word.isdecimal() and int(word) < world)
-        before = state.meeting
+        before = state.start.meeting
         if before is not None and before.restart == restart and t_ns - before.t_ns < MEETING_NS:
             ranks |= before.ranks  # of other hosts
         inside = frozenset(r for r in ranks if r >= state.world or state.ranks[r].hello is None)
-        state.meeting = Meeting(restart, t_ns, t_ns - int(for_s * NS), inside)
+        state.start.meeting = Meeting(restart, t_ns, t_ns - int(for_s * NS), inside)
 
 
 MEETING_NS = 12 * NS
@@ -491,7 +477,7 @@ def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: in
         return
     if len(rank_state.milestones) < MAX_MILESTONES:
         rank_state.milestones.setdefault(str(event.fields.get("name")), ReachedMilestone(at_ns, event.fields))
-    state.has_milestones = True
+    state.start.has_milestones = True
     rank_state.moved_ns = max(rank_state.moved_ns, t_ns)
     rank_state.stood_ns = 0
     if event.fields.get("name") == RECORDED and not rank_state.hello.timing_path:
@@ -501,7 +487,7 @@ def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: in
         session = state.session_of(rank_state)
         if session is not None:
             session.hello = hello
-        state.presence_changed()
+        state.presence.note_change()
 
 
 def _on_kernel(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -533,8 +519,8 @@ def _on_counts(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     if not state.tail or session is None or not isinstance(records, int) or not isinstance(lost, int):
         return
     rank_state.records, rank_state.lost_records = max(0, records), max(0, lost)
-    if lost > 0 and state.lost_since_ns is None:
-        state.lost_since_ns = t_ns
+    if lost > 0:
+        state.missing.note_lost(t_ns)
     if not session.begun and event.step >= 0:
         session.next_step = max(session.next_step, event.step)
 
@@ -551,8 +537,8 @@ def _on_unrecorded(state: RunState, event: Event, rank_state: RankState, t_ns: i
     gap = count_unsent(state, rank_state, steps, t_ns) if session.begun or not state.tail else 0
     rank_state.lost_records += max(0, rows - gap)
     rank_state.step = max(rank_state.step, steps)
-    since_ns = t_ns if state.recording_trouble is None else state.recording_trouble[0]
-    state.lost_since_ns = since_ns if state.lost_since_ns is None else min(since_ns, state.lost_since_ns)
+    trouble = state.missing.recording_trouble
+    state.missing.note_lost(t_ns if trouble is None else trouble[0])
 
 
 def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -561,7 +547,7 @@ def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: in
     group = state.groups.of(event.rank, model) if isinstance(model, int) else None
     ranks = group.ranks if group else ()
     reports = state.synchronisation if event.kind == "unreduced" else state.synchronisation.skipped
-    reports.take(event.rank, event, ranks, state.trained_in(event.step), state.unix_s(t_ns))
+    reports.take(event.rank, event, ranks, state.presence.trained_in(event.step), state.unix_s(t_ns))
 
 
 _RANK_EVENT_HANDLERS = {

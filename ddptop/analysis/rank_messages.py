@@ -54,7 +54,7 @@ class _Senders(NamedTuple):
     """The senders of n messages; (n,) each."""
 
     rows: Integers
-    """Rows of their sessions in `RunState.session_table`; -1: not known."""
+    """Rows of their sessions in `RunState.sessions.table`; -1: not known."""
     ranks: Integers
     """Ranks of their sessions; -1: not known, or the group does not have it any more."""
     current: Mask
@@ -155,7 +155,7 @@ class RankMessages:
         messages, places, table = (
             run.steps.part(slice(low, high)),
             run.places[low:high],
-            self._state.session_table,
+            self._state.sessions.table,
         )
         senders = self._senders(run, places)
         is_known = (senders.ranks >= 0) & (messages.counts > 0)
@@ -180,7 +180,7 @@ class RankMessages:
         table, columns = self._state.table, messages.columns
         joined = columns.integers[FLAGS, messages.begin + messages.counts - 1] & _JOINED != 0
         special: Mask = joined != (table.joined[ranks] > 0)
-        special |= self._state.said_bye[ranks]  # it had left its group, and trains in another now
+        special |= self._state.presence.said_bye[ranks]  # it had left its group, and trains in another now
         bad = table.bad_loss_step[ranks] != UNKNOWN
         if columns.has_bad_loss or bad.any():
             finite = np.isfinite(columns.loss)
@@ -206,7 +206,7 @@ class RankMessages:
             if rank_state.bye is not None or joined != rank_state.joined:
                 rank_state.bye = rank_state.ended_ns = None
                 rank_state.joined = joined
-                state.presence_changed()
+                state.presence.note_change()
             if joined:
                 flags = columns.integers[FLAGS, begin : begin + count] & _JOINED
                 note_out_of_batches(state, rank_state.row, int(messages.first_step[0] + flags.argmax()), t_ns)
@@ -215,8 +215,8 @@ class RankMessages:
             single = messages._replace(
                 first_step=np.array([number]), begin=np.array([begin + row]), counts=np.array([1])
             )
-            next_step = state.session_table.next_step[batch.senders.rows]
-            begun = state.session_table.begun[batch.senders.rows] > 0
+            next_step = state.sessions.table.next_step[batch.senders.rows]
+            begun = state.sessions.table.begun[batch.senders.rows] > 0
             part = batch._replace(messages=single, expected=next_step, begun=begun)
             _, completed = self._take_steps(part, MAX_STEP)
             state.table.read_clocks(self._clocks_of_steps(part), state.interruptions)
@@ -233,7 +233,7 @@ class RankMessages:
 
         Returns those that were taken; and the steps that they made complete, with (n,) the places of the
         messages that did."""
-        state, sessions = self._state, self._state.session_table
+        state, sessions = self._state, self._state.sessions.table
         messages = batch.messages
         # Rows that have come before, as after a restart of the collector, are not taken again.
         n_old = np.minimum(np.maximum(batch.expected - messages.first_step, 0), messages.counts)
@@ -269,11 +269,11 @@ class RankMessages:
 
     def _layouts(self, generation: Integers, rows: Integers) -> Integers:
         """(n,) number of the layout of each message's generation; -1: not reported."""
-        table = self._state.session_table
+        table = self._state.sessions.table
         is_newest = generation == table.generation[rows]
         layouts = np.where(is_newest, table.layout[rows], UNKNOWN)
         for number in np.flatnonzero(~is_newest).tolist():
-            session = self._state.sessions[int(table.number[rows[number]])]
+            session = self._state.sessions.by_number[int(table.number[rows[number]])]
             layouts[number] = session.layouts.get(int(generation[number]), UNKNOWN)
         return layouts
 
@@ -297,10 +297,10 @@ class RankMessages:
     def _senders(self, run: MessageRun, places: Integers) -> _Senders:
         """Who sent the messages at these places."""
         state, sessions = self._state, run.heads[2, places]
-        rows = state.rows_of(sessions.tolist())
-        if not state.world or not state.session_table.size:
+        rows = state.sessions.rows_of(sessions.tolist())
+        if not state.world or not state.sessions.table.size:
             return _Senders(rows, np.full(len(rows), UNKNOWN), np.zeros(len(rows), bool))
-        ranks = np.where(rows >= 0, state.session_table.rank[rows], UNKNOWN)
+        ranks = np.where(rows >= 0, state.sessions.table.rank[rows], UNKNOWN)
         ranks[ranks >= state.world] = UNKNOWN
         return _Senders(rows, ranks, (ranks >= 0) & (state.table.session[ranks] == sessions))
 
@@ -325,7 +325,7 @@ class RankMessages:
         ]
         of_hosts = [part for part in readings if part.kind in AGENT_READINGS]
         beats = any(part.kind is Progress for part, _ in of_ranks)
-        remote = beats and any(map(self._state.hosts.is_remote, self._state.hellos.of_hosts))
+        remote = beats and any(map(self._state.hosts.is_remote, self._state.presence.hellos.of_hosts))
         offsets = BatchOffsets(self._state) if remote else None
         in_order: list[tuple[int, Callable[[], None]]] = [
             (place, partial(self._take_single, place, received, offsets))
@@ -418,7 +418,7 @@ class RankMessages:
             state.batch_pace.take(ranks, readings)
             excused = evaluates | self._saves(readings) | (table.declared[ranks] > 0)
             if excused.any():
-                state.excused_ns = int(t_ns[excused][-1])
+                state.excuses.declared_ns = int(t_ns[excused][-1])
             own_ns, step = readings.field("t_ns"), readings.field("step")
             delays = NO_DELAY if offsets is None else offsets.delays(ranks, readings.places, own_ns)
             yield _readings_of_clocks(ranks, readings.places, t_ns, own_ns, step, delays)
@@ -451,8 +451,8 @@ class BatchOffsets:
 
     def __init__(self, state: RunState) -> None:
         """Read the hosts' clocks as they are; to be made before the CLOCKs of the batch are taken."""
-        hosts = [*state.hellos.of_hosts]
-        self._host_of = state.hellos.host_at
+        hosts = [*state.presence.hellos.of_hosts]
+        self._host_of = state.presence.hellos.host_at
         """(ranks,) which of the hosts each rank is on; -1: not known."""
         self._is_remote = np.array([*map(state.hosts.is_remote, hosts)], bool)
         self._compared = {host: number for number, host in enumerate(hosts) if host != state.clocks.own_host}

@@ -83,7 +83,7 @@ class Reducer:
         self._state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
         self.evaluation = StepEvaluation(self._state)
         self._state.settle = self.evaluation.settle
-        self._state.find_stall_at_end = partial(stall_at_end, self._state)
+        self._state.end.find_stall = partial(stall_at_end, self._state)
         self._messages = RankMessages(self._state, self._take, self._on_complete)
         self._checks = Checks(self._state)
 
@@ -150,7 +150,7 @@ class Reducer:
 
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
-        self._state.tail, self._state.kept_every, self._state.interruptions.unkept_ns = False, 1, 0
+        self._state.tail, self._state.missing.kept_every, self._state.interruptions.unkept_ns = False, 1, 0
 
     def feed(self, received: Received) -> None:
         """`feed_run` of one message. Raises one of FEED_FAILURES for a message that is right and cannot be
@@ -194,14 +194,14 @@ class Reducer:
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self._state
-        session = state.sessions.get(received.session)
+        session = state.sessions.by_number.get(received.session)
         if session is not None and session.rank < state.world:
             self._on_session(message, session, received.session, t_ns)
         elif isinstance(message, Hello):
-            before = state.hosts_of_ranks()
+            before = state.presence.hosts_of_ranks()
             hosts = len(before)
             begin_session(state, message, t_ns)
-            if (now := state.hosts_of_ranks()) is not before or len(now) != hosts:
+            if (now := state.presence.hosts_of_ranks()) is not before or len(now) != hosts:
                 state.clocks.set_own_host(find_own_host(state))
         elif isinstance(message, Run):
             self._on_run(message, t_ns)
@@ -270,7 +270,7 @@ class Reducer:
         self.evaluation.take(steps, t_ns)
         if state.synchronisation.waits:
             for step in steps.numbers.tolist():
-                state.synchronisation.complete(step, state.trained_in(step))
+                state.synchronisation.complete(step, state.presence.trained_in(step))
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state
@@ -301,14 +301,14 @@ class Reducer:
         had_finished = rank_state.finished  # it has left its group before
         if bye.reason not in WELL:
             keep_stall(state, t_ns)
-        elif bye.reason == FINISHED and not state.finished:  # once: it asks all ranks
+        elif bye.reason == FINISHED and not state.end.finished:  # once: it asks all ranks
             keep_stall(state, t_ns, finished=rank)
         rank_state.bye, rank_state.ended_ns = bye, t_ns
         if bye.sequence >= 0:
             rank_state.last_sequence = bye.sequence
-        state.presence_changed()
+        state.presence.note_change()
         if bye.reason == FINISHED:
-            state.finished.add(rank)
+            state.end.finished.add(rank)
         failed = not rank_state.finished
         if had_finished and not failed:
             return
@@ -321,7 +321,7 @@ class Reducer:
         note_left_early(state, t_ns)
 
     def _on_evidence(self, evidence: Evidence, rank: int, rank_state: RankState, t_ns: int) -> None:
-        self._state.has_evidence = True
+        self._state.end.has_evidence = True
         if evidence.number == 0:
             rank_state.exit_evidence = evidence
             return
@@ -329,9 +329,9 @@ class Reducer:
         rank_state.evidence, rank_state.evidence_ns = evidence, t_ns
         rank_state.read_clock(evidence.t_ns, t_ns, self._state.interruptions)
         if compiling(evidence.stacks):
-            self._state.compiling_ns = t_ns
+            self._state.excuses.compiling_ns = t_ns
             if before is None or before.step != evidence.step or not compiling(before.stacks):
                 note_compiling(self._state, rank, evidence, t_ns)
         if evidence.phase == Phase.EVALUATE:
-            self._state.excused_ns = t_ns
+            self._state.excuses.declared_ns = t_ns
         note_left_early(self._state, t_ns)

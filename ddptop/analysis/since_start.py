@@ -38,7 +38,7 @@ def known_since_start(state: RunState) -> SinceStart:
         drifts=state.replicas.drifts(),
         equal_pieces=state.replicas.equal_pieces(),
         logged=_logged(state),
-        pauses_ns=tuple(state.usual_pauses.items()),
+        pauses_ns=tuple(state.excuses.usual_pauses.items()),
     )
 
 
@@ -46,7 +46,7 @@ def recall_since_start(state: RunState, known: SinceStart) -> None:
     """Complete a state that has read the last steps: at least all that arrived after `known.at_ns`."""
     state.settle()
     for name, pause_ns in known.pauses_ns:
-        state.usual_pauses[name] = max(pause_ns, state.usual_pauses.get(name, 0))
+        state.excuses.usual_pauses[name] = max(pause_ns, state.excuses.usual_pauses.get(name, 0))
     if known.incarnation != state.incarnation:
         return
     figures, after_s = state.figures, state.unix_s(known.at_ns)

@@ -223,7 +223,7 @@ class Intake:
     @property
     def known_sessions(self) -> Container[int]:
         """Sessions whose HELLO was received."""
-        return self._reducer.state.sessions
+        return self._reducer.state.sessions.by_number
 
     def report_recording(self, now_ns: int) -> None:
         """Report an error of the recording, once, and what it has lost. The recording says by itself why it

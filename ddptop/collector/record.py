@@ -230,7 +230,7 @@ class Counts:
         events: list[Event] = []
         table = state.table
         # Compared as columns: with thousands of ranks a loop every second would cost.
-        counted = np.stack([table.session, table.lost_records, state.running])
+        counted = np.stack([table.session, table.lost_records, state.presence.running])
         if np.array_equal(counted, self._counted):  # the usual case, quickly seen
             return events
         self._counted, self.lost = counted, int(table.lost_records.sum())

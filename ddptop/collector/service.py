@@ -369,7 +369,7 @@ class Collector:
         if self._only_host is not None or self.hosts is not None or self._arguments.simulated:
             return
         # Of a run over several hosts each agent reports its own.
-        if {*self.reducer.state.hellos.of_hosts} == {socket.gethostname()}:
+        if {*self.reducer.state.presence.hellos.of_hosts} == {socket.gethostname()}:
             self._only_host = OwnHost(self._arguments.run_id, self.intake.report_message, tuple)
 
     def _update_run_file(self) -> None:

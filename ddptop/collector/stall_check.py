@@ -57,7 +57,7 @@ class StallCheck:
     def check_stall(self, now_ns: int) -> None:
         """Do what is due."""
         try:
-            early_ns = EARLY_NS if self._reducer.state.usual_pauses else 0
+            early_ns = EARLY_NS if self._reducer.state.excuses.usual_pauses else 0
             since_ns = self._reducer.stalled_since(now_ns + early_ns)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             self._errors.note_exception()
@@ -85,7 +85,7 @@ class StallCheck:
     def _ask_about_finished(self, now_ns: int) -> None:
         """Ask the ranks that go on after others have exited in good order: they may wait for them."""
         state = self._reducer.state
-        exited_ns = max((state.ranks[rank].ended_ns or 0 for rank in state.finished), default=0)
+        exited_ns = max((state.ranks[rank].ended_ns or 0 for rank in state.end.finished), default=0)
         if exited_ns != self._exited_ns:
             self._exited_ns, self._ask_finished_ns = exited_ns, exited_ns + LEFT_NS
         if exited_ns and now_ns >= self._ask_finished_ns:

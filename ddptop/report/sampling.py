@@ -119,7 +119,7 @@ class RunSampler:
         self.last_ns = max(self.last_ns, t_ns)
         if self._in_gap:
             # Steps are skipped, so that time without a step is not a stall.
-            self.reducer.state.excused_ns = self.last_ns
+            self.reducer.state.excuses.declared_ns = self.last_ns
             self._in_gap = not isinstance(message, Steps)
         self.reducer.feed(received)
         if isinstance(message, Steps):
@@ -197,7 +197,7 @@ class RunSampler:
     def take_sample(self, *, hosts: bool = False) -> Frame:
         """Sample the group now. `hosts`: with the figures of hosts and GPUs, as samples of few hosts have."""
         state = self.reducer.state
-        hosts = hosts or len(state.hellos.of_hosts) <= FEW_HOSTS
+        hosts = hosts or len(state.presence.hellos.of_hosts) <= FEW_HOSTS
         # Figures of GPUs are of use only for a straggler, and take long with many ranks.
         frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
         if hosts and frame.straggler is not None:  # its GPU beside those of the others

@@ -128,7 +128,7 @@ def test_a_frame_where_steps_are_missing_changes_no_sum(kept_every: int) -> None
     def ledger(*, with_frame: bool) -> Ledger:
         world = World(2, own=True)
         reducer = begun(world)
-        reducer.state.kept_every = kept_every
+        reducer.state.missing.kept_every = kept_every
         for _ in range(4):
             run_world(world, reducer, 8)
             for _ in range(7):

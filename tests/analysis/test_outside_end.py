@@ -239,7 +239,7 @@ def test_of_several_hosts_the_one_whose_launcher_was_told_is_named(make_world) -
     stage.feed(world.run("failed", 1))
     found = verdict(stage.frame())
     assert found.sentence == "INTERRUPTED by SIGTERM on node1 (time limit, scancel, eviction?)"
-    assert stage.reducer.state.launcher_signal.t_ns < stage.now_ns
+    assert stage.reducer.state.end.launcher_signal.t_ns < stage.now_ns
     assert stage.frame().deaths == ()
 
 

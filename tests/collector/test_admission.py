@@ -61,7 +61,7 @@ def test_hostile_messages_are_refused_counted_and_shown_and_the_rank_keeps_its_p
     for shown in (told, watch_line(last), run_page(last, place_at("run"), (150, 60))):
         assert "messages to the collector: 6 refused" in shown
     assert [member.hello.pid for member in reducer.state.ranks] == [rank.pid for rank in ranks]
-    counted = reducer.state.refused_messages
+    counted = reducer.state.missing.refused
     assert counted is not None and counted[1].fields["refused"] == 6
 
 

@@ -433,4 +433,4 @@ def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
     assert 0 < writer.unwritten < 1800
     for reducer in (live, replayed):
         lost = [member.lost_records for member in reducer.state.ranks]
-        assert (sum(lost), reducer.state.lost_since_ns is not None) == (writer.unwritten, True)
+        assert (sum(lost), reducer.state.missing.lost_since_ns is not None) == (writer.unwritten, True)

@@ -112,9 +112,9 @@ def test_what_ranks_without_a_hello_reported_is_taken_as_one_by_one(tmp_path, lo
         for received in recording.records():
             one_by_one.feed(received)
         feed_runs(together, recording)
-    assert together.state.sessions == one_by_one.state.sessions
+    assert together.state.sessions.by_number == one_by_one.state.sessions.by_number
     assert numbers(together) == numbers(one_by_one)
-    assert len(together.state.sessions) == 4 - len(lost)
+    assert len(together.state.sessions.by_number) == 4 - len(lost)
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
 
 
@@ -209,8 +209,8 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
     assert [*map(newest, together.state.ranks)] == [*map(newest, one_by_one.state.ranks)]
     assert together.state.ranks == one_by_one.state.ranks
     assert numbers(together) == numbers(one_by_one)
-    assert together.state.sessions == one_by_one.state.sessions
-    assert together.state.excused_ns == one_by_one.state.excused_ns
+    assert together.state.sessions.by_number == one_by_one.state.sessions.by_number
+    assert together.state.excuses.declared_ns == one_by_one.state.excuses.declared_ns
     assert together.state.figures.flags.throttled == one_by_one.state.figures.flags.throttled
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
 

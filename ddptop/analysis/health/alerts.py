@@ -93,7 +93,7 @@ def alerts(
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
         disks_alert(state, now_ns),
-        state.preflight.alert(state.cards, state.host_names) if state.ended_ns is None else None,
+        state.preflight.alert(state.cards, state.presence.host_names) if state.ended_ns is None else None,
         _lost_records(state),
         _recording(state),
         _refused(state),
@@ -126,7 +126,7 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
 def _repeated(state: RunState, first: RankState) -> str:
     """`failed 4 times at train.py:26 (3 restarts): ` where attempts before failed alike."""
     failure = failure_of(first)
-    return repeated_phrase(1 + state.failures.count(failure), failure.place, state.incarnation)
+    return repeated_phrase(1 + state.end.failures.count(failure), failure.place, state.incarnation)
 
 
 def _given_up(state: RunState, rank_state: RankState) -> str:
@@ -216,7 +216,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
 def _compiling(state: RunState) -> Alert | None:
     """The ranks that compile, as their stacks showed when they were asked why they make no progress, and that
     have not moved since."""
-    if not state.compiling_ns or state.ended_ns is not None:
+    if not state.excuses.compiling_ns or state.ended_ns is not None:
         return None
     ranks = [
         rank
@@ -350,10 +350,12 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
         return _rarely_late(state, s, s.rare)
     ranks = blamed(s)
     ending = "" if len(ranks) > 1 else "s"
+    names = state.presence.host_names
+    who = ranks_phrase(ranks, state.world) + which_hosts(names, ranks) if ranks else "one rank"
     message = say(
         "straggler",
         "in_group" if s.group else s.basis,
-        who=ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank",
+        who=who,
         take=f"take{ending}",
         arrive=f"arrive{ending}",
         group=s.group,
@@ -375,7 +377,7 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
 
 
 def _rarely_late(state: RunState, straggler: Straggler, rare: RareSlowness) -> Alert:
-    where = which_hosts(state.host_names, (straggler.rank,))
+    where = which_hosts(state.presence.host_names, (straggler.rank,))
     evidence: dict[str, Scalar] = {
         "lateness_ms": round(straggler.lateness_ms, 3),
         "cost_pct": round(straggler.cost_pct, 2),
@@ -397,23 +399,23 @@ def _lost_records(state: RunState) -> Alert | None:
         return None
     total, (worst, most) = lost.total(), lost.most_common(1)[0]
     message = say("lost_records", lost=counted(total, "step record"), most=most, rank=worst)
-    since = state.unix_s(state.lost_since_ns or 0)
+    since = state.unix_s(state.missing.lost_since_ns or 0)
     return Alert.declared("lost_records", worst, None, since, message, {"lost": total, "ranks": len(lost)})
 
 
 def _recording(state: RunState) -> Alert | None:
-    if state.recording_trouble is None:
+    if state.missing.recording_trouble is None:
         return None
-    t_ns, message = state.recording_trouble
+    t_ns, message = state.missing.recording_trouble
     evidence: dict[str, Scalar] = {"stopped": message.startswith(RECORDING_STOPPED)}
     return Alert.declared("recording", None, None, state.unix_s(t_ns), message, evidence)
 
 
 def _refused(state: RunState) -> Alert | None:
     """Messages that the collector refused: malformed, of another version, or after an internal error."""
-    if state.refused_messages is None:
+    if state.missing.refused is None:
         return None
-    since_ns, event = state.refused_messages
+    since_ns, event = state.missing.refused
     counts = {name: event.fields.get(name) for name in ("refused", "failed")}
     words = [f"{count:,} {name}" for name, count in counts.items() if isinstance(count, int) and count]
     reason = event.fields.get("reason")

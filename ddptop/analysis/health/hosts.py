@@ -82,14 +82,14 @@ def find_own_host(state: RunState) -> str | None:
     """The collector's host: it said so, or it is the only one whose ranks report without an agent."""
     if state.hosts.own is not None or not state.hosts.known:
         return state.hosts.own
-    without = set(state.hosts_of_ranks()).difference(state.hosts.known, ("",))
+    without = set(state.presence.hosts_of_ranks()).difference(state.hosts.known, ("",))
     return without.pop() if len(without) == 1 else None
 
 
 def reports_of_hosts(state: RunState) -> dict[str, int]:
     """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
     reported = {name: known_host.heard_ns for name, known_host in state.hosts.known.items()}
-    hellos = state.hellos
+    hellos = state.presence.hellos
     if not hellos.of_hosts:
         return reported
     newest = np.maximum(state.table.heard_ns, state.table.seen_ns)
@@ -110,7 +110,7 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    hellos, known_hosts = state.hellos, state.hosts.known
+    hellos, known_hosts = state.presence.hellos, state.hosts.known
     states: dict[str, HostState] = {
         **dict.fromkeys(known_hosts, "live"),
         **dict.fromkeys(hellos.of_hosts, "live"),
@@ -131,8 +131,8 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
             elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
                 trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
                 states[name] = "live" if trains else UNREACHABLE
-    if not state.running.all():
-        n_running = np.bincount(hellos.host_at[state.running], minlength=len(hellos.of_hosts))
+    if not state.presence.running.all():
+        n_running = np.bincount(hellos.host_at[state.presence.running], minlength=len(hellos.of_hosts))
         states |= dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
     return states
 
@@ -140,7 +140,7 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 def _stepped_ns(state: RunState, others: Mask) -> int:
     """When all running ones of these ranks had finished a step last; 0: one has finished none."""
     moved_ns = np.where(state.table.step > 0, state.table.moved_ns, 0)
-    running = others & state.running
+    running = others & state.presence.running
     return int(moved_ns[running].min()) if running.any() else 0
 
 

@@ -39,12 +39,12 @@ def outside_end(state: RunState) -> OutsideEnd | None:
     A rank that has failed before it for a reason of its own comes first, unless the run was stalled because
     of it: then the stall's sentence has that reason.
     """
-    end = state.launcher_signal
+    end = state.end.launcher_signal
     if end is None:
-        return _known_from_ranks(state) if state.without_launcher else None
+        return _known_from_ranks(state) if state.end.without_launcher else None
     if state.run is not None and state.run.state == "finished":
         return None
-    ranks, ended = state.ranks, state.ended
+    ranks, ended = state.ranks, state.presence.ended
     if not end.stall and not all(
         _explains_exit(end, ranks[rank]) for rank in ended if ranks[rank].ended_badly
     ):
@@ -75,13 +75,13 @@ def _explains_exit(end: OutsideEnd, rank_state: RankState) -> bool:
 
 def _goes_on(state: RunState, end: OutsideEnd) -> bool:
     """Whether ranks still train long after the signal: the script has made something else of it."""
-    return bool((state.table.moved_ns[state.running] > end.t_ns + KILL_NS).any())
+    return bool((state.table.moved_ns[state.presence.running] > end.t_ns + KILL_NS).any())
 
 
 def _known_from_ranks(state: RunState) -> OutsideEnd | None:
     """The end from outside of a run without a launcher of ours: all ranks have exited together, by a signal
     to all of them. None: they have not."""
-    ended = [state.ranks[rank] for rank in state.ended]
+    ended = [state.ranks[rank] for rank in state.presence.ended]
     if not ended or len(ended) < state.world or not all(rank_state.ended_badly for rank_state in ended):
         return None
     times_ns = [*map(ended_ns, ended)]
@@ -108,7 +108,7 @@ def outside_end_alert(state: RunState) -> Alert | None:
     step = state.complete_step
     message = outside_end_phrase(
         end.signal,
-        on_host=end.host if len(state.hellos.of_hosts) > 1 else "",
+        on_host=end.host if len(state.presence.hellos.of_hosts) > 1 else "",
         stall=end.stall,
         unsure_of="" if end.sure else ranks_phrase(range(state.world), state.world),
     )

@@ -183,4 +183,4 @@ class RareEvents:
         self._state.log.add(self._state.started_s + end_s, "straggler_end", text, rank=last.rank, step=step)
 
     def _name(self, wait: DearWait) -> str:
-        return f"rank {wait.rank}{which_hosts(self._state.host_names, (wait.rank,))}"
+        return f"rank {wait.rank}{which_hosts(self._state.presence.host_names, (wait.rank,))}"

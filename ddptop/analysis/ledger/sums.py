@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.ledger.step_times import ClassTimes, StepWaits
+    from ddptop.analysis.missing_records import MissingRecords
     from ddptop.analysis.rank_table import RankTable
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
@@ -246,7 +247,7 @@ class RunFacts(Protocol):
 
     table: RankTable
     incarnation: int
-    kept_every: int
+    missing: MissingRecords
 
     @property
     def started_ns(self) -> int: ...
@@ -396,7 +397,7 @@ class RunLedger:
     def _tails_before(self, numbers: Column, n_ranks: int) -> Column | None:
         """(TAIL, ranks) ms of the step before these; None: it is not known."""
         is_next = self._newest == int(numbers[0]) - 1 and self._tails.shape[1] == n_ranks
-        return self._tails if is_next and numbers[0] > 0 and self._state.kept_every == 1 else None
+        return self._tails if is_next and numbers[0] > 0 and self._state.missing.kept_every == 1 else None
 
     def _are_recorded(self, last_step: int) -> bool:
         """Whether steps up to this one are in the sums with which it began. No batch has steps before and
@@ -462,7 +463,7 @@ class RunLedger:
         gaps[0] = first_ms
         if len(gaps) > 1:
             gaps[1:] = round_to_us(np.maximum((begin_ns[1:] - end_ns[:-1]) / NS_PER_MS, 0.0))
-        if self._state.kept_every == 1:
+        if self._state.missing.kept_every == 1:
             return gaps, np.zeros(gaps.shape)
         most = np.maximum(n_missing, 0) * usual_ms * LEFT_OUT
         return gaps, np.minimum(gaps, most[:, None])

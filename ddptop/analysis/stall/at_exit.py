@@ -61,16 +61,16 @@ def keep_stall(state: RunState, t_ns: int, finished: int | None = None) -> None:
 
     `finished`: the rank that ends, in good order as far as it says; one that waited in the stall did not.
     """
-    if state.first_end_ns is not None:
+    if state.end.first_ns is not None:
         return
     diagnosis = None
     if stalled_since(state, t_ns, grace_ns=COMPILE_GRACE_NS) is not None:
         diagnosis = diagnose_running(state, rank_states(state, t_ns), t_ns)
     if finished is not None and (diagnosis is None or finished not in diagnosis.waiting):
         return
-    state.first_end_ns = t_ns
+    state.end.first_ns = t_ns
     if diagnosis is not None and STALLS[diagnosis.kind].is_conclusive:
-        state.kept_stall = _kept(state, diagnosis, t_ns)
+        state.end.kept_stall = _kept(state, diagnosis, t_ns)
 
 
 def _kept(state: RunState, diagnosis: Diagnosis, t_ns: int) -> KeptStall:
@@ -90,12 +90,12 @@ def stall_at_end(state: RunState) -> KeptStall | None:
     Marks the ranks that gave up waiting (`RankState.gave_up`), and those for which the others did not stay
     (`left_alone`).
     """
-    ended = [rank for rank in state.ended if state.ranks[rank].ended_badly]
+    ended = [rank for rank in state.presence.ended if state.ranks[rank].ended_badly]
     over = state.run is not None and state.run.state not in ("live", "finished")
-    if state.first_end_ns is None or not (ended or over):
+    if state.end.first_ns is None or not (ended or over):
         return None
     update_left_alone(state.ranks)
-    kept = state.kept_stall or _told_by_exits(state, ended)
+    kept = state.end.kept_stall or _told_by_exits(state, ended)
     for rank in ended:
         state.ranks[rank].gave_up = kept is not None and _gave_up(state, kept.diagnosis, rank)
     own_reason = any(not follows(state.ranks[rank]) for rank in ended)
@@ -111,7 +111,7 @@ def _gave_up(state: RunState, stall: Diagnosis, rank: int) -> bool:
         return True
     if _ended_itself(rank_state):
         return rank in stall.waiting and rank_state.step <= stall.step
-    first = state.first_end_ns or 0
+    first = state.end.first_ns or 0
     return rank_state.signal == "SIGABRT" and (rank not in stall.ranks or ended_ns(rank_state) > first)
 
 
@@ -129,7 +129,7 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     It follows from the stacks and collectives of the ranks at their exits, and from the last messages of the
     others.
     """
-    t_ns = state.first_end_ns or 0
+    t_ns = state.end.first_ns or 0
     aborted = [rank for rank in ended if _aborted_elsewhere(state.ranks[rank])]
     waited = [rank for rank in ended if rank in aborted or ended_in_collective(state.ranks[rank])]
     other_states = (state.ranks[rank] for rank in ended if rank not in waited)
@@ -138,10 +138,12 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     unfinished = [
         rank for rank, member in enumerate(state.ranks) if member.hello is not None and not member.finished
     ]
-    since_ns = max(min(state.ranks[rank].moved_ns for rank in unfinished), state.excused_ns)
+    since_ns = max(min(state.ranks[rank].moved_ns for rank in unfinished), state.excuses.declared_ns)
     timed_out = any(_TIMED_OUT.search(reason(state.ranks[rank])) for rank in waited)
     least_ns = max(LEAST_WAIT_NS, STALL_STEPS * median_step_ns(state))
-    gave_up = aborted or (state.is_nccl and any(state.ranks[rank].signal == "SIGABRT" for rank in waited))
+    gave_up = aborted or (
+        state.presence.is_nccl and any(state.ranks[rank].signal == "SIGABRT" for rank in waited)
+    )
     if not timed_out and not (gave_up and t_ns - since_ns >= least_ns):
         return None
     progress = [
@@ -188,7 +190,7 @@ def _last_seen(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProg
 
 def followed_phrase(state: RunState, kept: KeptStall) -> str:
     """`ranks 0 and 2 gave up waiting after 20 s`: what followed from a stall; empty: nothing of this kind."""
-    ended = (rank for rank in state.ended if state.ranks[rank].gave_up)
+    ended = (rank for rank in state.presence.ended if state.ranks[rank].gave_up)
     ranks = [rank for rank in ended if rank not in kept.diagnosis.ranks or kept.diagnosis.kind != "missing"]
     if not any(_waited_in_vain(state, state.ranks[rank]) for rank in ranks):
         return ""  # they have only lost a peer
@@ -202,7 +204,7 @@ def _waited_in_vain(state: RunState, rank_state: RankState) -> bool:
     """Whether a rank ended because its collective did not complete: not since it had lost a peer, and not by
     gloo, which aborts where the tensors differ."""
     if rank_state.signal == "SIGABRT":
-        return state.is_nccl or _aborted_elsewhere(rank_state)
+        return state.presence.is_nccl or _aborted_elsewhere(rank_state)
     return _TIMED_OUT.search(reason(rank_state)) is not None or not follows_a_peer(rank_state)
 
 

@@ -73,18 +73,18 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     """
     if state.run is not None and state.run.state != "live":
         return None
-    if not state.running.any():
+    if not state.presence.running.any():
         return None
-    since_ns = max(int(state.table.moved_ns[state.running].min()), state.excused_ns)
+    since_ns = max(int(state.table.moved_ns[state.presence.running].min()), state.excuses.declared_ns)
     if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
         return None
     wait = start_wait(state)
     if wait is not None:
-        since_ns = max(wait.since_ns, state.excused_ns)
+        since_ns = max(wait.since_ns, state.excuses.declared_ns)
         factor = FIRST_STEP if wait.may_take_long else 1
         return since_ns if now_ns - since_ns >= factor * state.stall_s * NS else None
     ranks = state.ranks
-    running = [*compress(ranks, state.running)]
+    running = [*compress(ranks, state.presence.running)]
     if any(rank.hello is None or rank.before_recording for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
@@ -93,9 +93,9 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     stalled = [r for r in running if r.host not in quiet and _step_ns(state, r, now_ns) >= limit_ns]
     if not stalled or not _is_waited_for(ranks, running):
         return None
-    compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
-    since_ns = max(min(rank.moved_ns for rank in stalled), state.excused_ns)
-    usual = bool(state.usual_pauses) and _takes_its_usual_time(state, since_ns, now_ns)
+    compiles = state.excuses.compiling_ns > 0 and now_ns - state.excuses.compiling_ns < limit_ns + grace_ns
+    since_ns = max(min(rank.moved_ns for rank in stalled), state.excuses.declared_ns)
+    usual = bool(state.excuses.usual_pauses) and _takes_its_usual_time(state, since_ns, now_ns)
     asked = grace_ns > 0 and _may_compile(state, stalled, since_ns, now_ns)
     return None if compiles or usual or asked else since_ns
 
@@ -122,7 +122,7 @@ def _silent_hosts(state: RunState, now_ns: int) -> dict[str, tuple[int, ...]]:
 def _step_ns(state: RunState, rank: RankState, now_ns: int) -> int:
     """How long the present step of a rank has taken, by its own clock and the time since its last message."""
     silent_ns = state.interruptions.silence_ns(rank.heard_ns, now_ns)
-    return min(rank.stood_ns + silent_ns, now_ns - state.excused_ns)
+    return min(rank.stood_ns + silent_ns, now_ns - state.excuses.declared_ns)
 
 
 def stall_limit_ns(state: RunState) -> int:
@@ -153,9 +153,9 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states: list[RankStatus] = ["live"] * state.world
     silence_ns = state.interruptions.silence_ns
-    usual = state.running & (state.table.heard_ns >= now_ns - int(STALE_S * NS))
+    usual = state.presence.running & (state.table.heard_ns >= now_ns - int(STALE_S * NS))
     if any(host in SILENT_STATES for host in hosts.values()):
-        for name, ranks_of_host in state.hellos.of_hosts.items():
+        for name, ranks_of_host in state.presence.hellos.of_hosts.items():
             if hosts.get(name) in SILENT_STATES:
                 usual[ranks_of_host] = False
     if outcome != "live" or stalled:
@@ -258,8 +258,8 @@ def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int
     Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """
     newest_ns = max(state.ranks[rank].heard_ns for rank in ranks)
-    restarted = now_ns - state.restarted_ns < BACK_NS or newest_ns <= state.restarted_ns
-    hosts = {*state.hosts_of_ranks()} if restarted else set()
+    restarted = now_ns - state.excuses.restarted_ns < BACK_NS or newest_ns <= state.excuses.restarted_ns
+    hosts = {*state.presence.hosts_of_ranks()} if restarted else set()
     reported = reports_of_hosts(state)
     for name in state.hosts.remote():
         known_host = state.hosts.known[name]
@@ -313,7 +313,7 @@ def _takes_its_usual_time(state: RunState, since_ns: int, now_ns: int) -> bool:
     everyone = range(state.world)
     return any(
         now_ns - since_ns
-        < USUAL_FACTOR * state.usual_pauses.get(_entered(state, rank, everyone, since_ns), 0)
+        < USUAL_FACTOR * state.excuses.usual_pauses.get(_entered(state, rank, everyone, since_ns), 0)
         for rank in everyone
     )
 
@@ -324,9 +324,9 @@ REPORTED_NS = 12 * NS
 
 def _diagnose_start(state: RunState, now_ns: int) -> Diagnosis | None:
     """The diagnosis where ranks wait in `init_process_group` for others; None where none do."""
-    late = [late for late in state.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
+    late = [late for late in state.start.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
     ended = state.run is not None and state.run.state != "live"
-    meeting = state.meeting
+    meeting = state.start.meeting
     if meeting is not None and not ended and not late and meeting.restart == state.incarnation:
         inside = tuple(sorted(rank for rank in meeting.ranks if state.ranks[rank].hello is None))
         waits = now_ns - meeting.since_ns >= state.stall_s * NS and now_ns - meeting.t_ns < REPORTED_NS
@@ -334,7 +334,7 @@ def _diagnose_start(state: RunState, now_ns: int) -> Diagnosis | None:
             return Diagnosis("missing", (), inside, since_ns=meeting.since_ns, restart=meeting.restart)
     if not late or ended or any(rank.running for rank in state.ranks):
         return None
-    ranks = tuple(rank for rank, report in sorted(state.not_initialized.items()) if report in late)
+    ranks = tuple(rank for rank, report in sorted(state.start.not_initialized.items()) if report in late)
     waiting = tuple(sorted({rank for report in late for rank in report.waiting}))
     return Diagnosis("missing", ranks, waiting, since_ns=min(report.since_ns for report in late))
 
@@ -457,7 +457,7 @@ class StallLog:
         stalled = stalled_since(state, now_ns) is not None
         if stalled:
             _note_out_of_reach(state, now_ns)
-        if state.not_initialized or state.meeting is not None or stalled:
+        if state.start.not_initialized or state.start.meeting is not None or stalled:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
         logged, before_standing = self._logged, self._standing
         if logged is not None:
@@ -505,9 +505,9 @@ def _log_end(state: RunState, logged: Diagnosis, moved_ns: int, now_ns: int) -> 
     ended = state.run is not None and state.run.state != "live"
     if ended or not all(rank.running for rank in state.ranks):
         return
-    if logged.entered and len(state.usual_pauses) < MAX_USUAL:
-        before_ns = state.usual_pauses.get(logged.entered, 0)
-        state.usual_pauses[logged.entered] = max(before_ns, moved_ns - logged.since_ns)
+    if logged.entered and len(state.excuses.usual_pauses) < MAX_USUAL:
+        before_ns = state.excuses.usual_pauses.get(logged.entered, 0)
+        state.excuses.usual_pauses[logged.entered] = max(before_ns, moved_ns - logged.since_ns)
     ranks, cause = logged.ranks, ""
     if ranks:
         cause = f", {ranks_phrase(ranks, state.world)} had been {STALLS[logged.kind].was}"

@@ -119,7 +119,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         if diagnosis.sides:
             return _sides_phrase(diagnosis.sides, len(ranks))
         return _in_different_steps(state, diagnosis)
-    if diagnosis.ranks[0] in state.not_initialized:
+    if diagnosis.ranks[0] in state.start.not_initialized:
         return _say_start(state, diagnosis)
     who, single = _who(state, diagnosis.ranks)
     name, be = ranks_phrase(diagnosis.ranks, len(ranks)), "is" if single else "are"
@@ -318,7 +318,7 @@ def _say_start(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 2 has not reached init_process_group: it sleeps in futex_wait, 0.1 s of CPU, torch imported`."""
     single = len(diagnosis.ranks) == 1
     who = ranks_phrase(diagnosis.ranks, state.world)
-    kernel, late = state.ranks[diagnosis.ranks[0]].kernel, state.not_initialized[diagnosis.ranks[0]]
+    kernel, late = state.ranks[diagnosis.ranks[0]].kernel, state.start.not_initialized[diagnosis.ranks[0]]
     where = ""
     if kernel is not None:
         first = "it" if single else f"rank {diagnosis.ranks[0]}"

@@ -134,7 +134,7 @@ def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:
     if state.ranks[ranks[0]].hello is not None:
         return ""
     who = ranks_phrase(ranks, state.world)
-    late, kernel = state.not_initialized.get(ranks[0]), state.ranks[ranks[0]].kernel
+    late, kernel = state.start.not_initialized.get(ranks[0]), state.ranks[ranks[0]].kernel
     if late is None or kernel is None:
         # Where each host's launcher has made a run of its own, they may train in the other.
         return f"{who} {_verb(ranks, 'has', 'have')} not reported (not started, or torch not imported)"

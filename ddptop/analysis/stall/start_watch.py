@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.rank_table import RankTable
-    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.ranks import Meeting, NotInitialized, RankState
     from ddptop.frames.start import StartMilestone
 
 NAMES = tuple(MILESTONES)
@@ -38,6 +38,12 @@ class StartWatch:
         self.since_ns: NDArray[np.int64] = np.zeros(0, np.int64)
         self.reached_ns: NDArray[np.int64] = np.zeros((0, len(NAMES)), np.int64)
         """(ranks, milestones) of when a rank was seen to have a milestone as its newest; UNSEEN: never."""
+        self.has_milestones = False
+        """Whether any rank has reported one: ranks of earlier versions report none."""
+        self.not_initialized: dict[int, NotInitialized] = {}
+        """Ranks that others wait for in `init_process_group`."""
+        self.meeting: Meeting | None = None
+        """The ranks that were last reported to be in `init_process_group` after a restart."""
 
     @property
     def positions(self) -> NDArray[np.int64] | None:

@@ -501,7 +501,8 @@ class StepEvaluation:
         if rank is not None:
             cause = "" if found is None else cause_phrase(found.cause, found.place)
             in_turn = found is not None and not blamed(found)
-            who = "ranks" if in_turn else f"rank {rank}{which_hosts(self._state.host_names, (rank,))}"
+            where = which_hosts(self._state.presence.host_names, (rank,))
+            who = "ranks" if in_turn else f"rank {rank}{where}"
             slow, case = (None, "event_in_turn") if in_turn else (rank, "event")
             figures.straggler_logged = who, slow
             text = say("straggler", case, who=who, cause=f": {cause}" if cause else "", step=int(step))
@@ -539,7 +540,7 @@ class StepEvaluation:
         contradicted = next((scope for scope in window.scopes.values() if scope.contradicted), None)
         if contradicted is not None and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
-            text = say("clocks", why=contradicted.clock_reason(self._state.host_names))
+            text = say("clocks", why=contradicted.clock_reason(self._state.presence.host_names))
             self._state.log.add(now_s, "clocks", text, step=int(step))
         self._figures.contradicted = contradicted is not None
 

@@ -134,7 +134,7 @@ def note_late_rank(state: RunState, t_ns: int) -> None:
         state.log.add(now_s, "straggler_end", text, rank=arrivals.late_rank, step=step)
     arrivals.late_rank, arrivals.late_since_s = rank, now_s
     if rank is not None:
-        who = f"rank {rank}{which_hosts(state.host_names, (rank,))}"
+        who = f"rank {rank}{which_hosts(state.presence.host_names, (rank,))}"
         text = say("straggler", "event", who=who, cause="", step=step)
         state.log.add(now_s, "straggler", text, rank=rank, step=step)
 

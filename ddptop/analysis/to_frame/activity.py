@@ -40,11 +40,11 @@ def long_activities(state: RunState, median_step_ms: float | None) -> tuple[Long
     A step is long by the ranks' own clocks, so that late messages make none.
     """
     table = state.table
-    running = np.flatnonzero(state.running & table.newest[Progress].is_known)
+    running = np.flatnonzero(state.presence.running & table.newest[Progress].is_known)
     if (
         state.complete_step is None
         or median_step_ms is None
-        or len(running) < np.count_nonzero(state.running)
+        or len(running) < np.count_nonzero(state.presence.running)
     ):
         return ()
     limit_ns = max(LONG_STEP_NS, LONG_STEPS * median_step_ms * 1e6)

@@ -36,7 +36,7 @@ def cpu_wait_pct(steps: StepWindow, slots: Indices) -> float | None:
 def cpu_shortage(state: RunState) -> str:
     """`3 ranks may use core 0 only`, `the CPU quota of 3 ranks is used up in 60% of its periods`;
     empty where the ranks of every host may use a core each, or all cores of it."""
-    usage, hellos = partial(state.table.newest_values, Usage), state.hellos
+    usage, hellos = partial(state.table.newest_values, Usage), state.presence.hellos
     cores, first, throttled = (usage(name) for name in ("cores", "first_core", "throttled_pct"))
     if not hellos.of_hosts:
         return ""

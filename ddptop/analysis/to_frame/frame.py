@@ -89,7 +89,7 @@ def build(
     simulated = state.run is not None and state.run.simulated
     columns = make_ranks(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
-    clocks = clocks_at(state, sorted(state.hellos.of_hosts), now_ns)
+    clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
     group = _group(state, shown, buckets := bucket_figures(state, detail))
     live = outcome == "live" and diagnosis is None and kept is None
@@ -131,7 +131,7 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
 
     The history ends with the last step that is evaluated, which may come before the newest complete one."""
     unix_s = state.unix_s(now_ns)
-    columns: dict[str, Any] = reported_columns(state.table, state.hellos, now_ns)
+    columns: dict[str, Any] = reported_columns(state.table, state.presence.hellos, now_ns)
     live = frame.run.state == "live"
     activities = long_activities(state, frame.group.step_ms_p50) if live else ()
     ranks = replace(frame.ranks, phase=phase_names(state.table), **columns)
@@ -168,7 +168,7 @@ def _choose_straggler(state: RunState, shown: FrameSteps, ledger: Ledger | None)
     where neither has one, by the collectives of process groups. None also where a link between hosts explains
     why it is late."""
     late = shown.straggler
-    late = None if explain(state.hosts, late, state.host_names) else late
+    late = None if explain(state.hosts, late, state.presence.host_names) else late
     rare = None
     if ledger is not None and state.figures.steps.has_own:  # else waits are known of sampled steps only
         rare = rare_straggler(ledger)
@@ -189,7 +189,7 @@ its cost; they are counted as both."""
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
     run = state.run
-    first = next((hello for hello in state.hellos.hellos if hello is not None), None)
+    first = next((hello for hello in state.presence.hellos.hellos if hello is not None), None)
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
     torch, script, argv, training = (card.pop(name, None) for name in CARD_OWN)
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
@@ -201,7 +201,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
         elapsed_s=max(0.0, state.unix_s(until_ns) - state.started_s),
         world_size=state.world,
         backend=first.backend if first is not None else None,
-        nodes=len(state.hellos.of_hosts),
+        nodes=len(state.presence.hellos.of_hosts),
         script=run.script if run else str(script or ""),
         argv=run.argv if run else tuple(str(argv or "").split()),
         torch=None if torch is None else str(torch),
@@ -268,7 +268,7 @@ def _clock_reason(state: RunState) -> dict[str, Any]:
     if not scopes:
         return {}
     return {
-        "clock_reason": scopes[0].clock_reason(state.host_names),
+        "clock_reason": scopes[0].clock_reason(state.presence.host_names),
         "clocks_contradict": scopes[0].contradicted,
     }
 
@@ -314,7 +314,7 @@ def _largest_of_beats(state: RunState, name: str) -> Any:
 def _overhead(state: RunState) -> Overhead:
     failures = state.table.newest_values(Progress, "failures")
     overhead = Overhead(
-        budget_pct=state.hellos.budget_pct,
+        budget_pct=state.presence.hellos.budget_pct,
         measured_pct=_largest_of_beats(state, "cost_pct"),
         us_per_step=_largest_of_beats(state, "cost_us"),
         detail_every=_largest_of_beats(state, "detail_every"),

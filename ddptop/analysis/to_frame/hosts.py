@@ -48,7 +48,7 @@ def host_figures(
     """One for each host, in order of the lowest rank; then those without ranks whose agents report.
 
     `clocks`: of the hosts with ranks, by `clocks_at`."""
-    of_hosts, known_hosts = state.hellos.of_hosts, state.hosts.known
+    of_hosts, known_hosts = state.presence.hellos.of_hosts, state.hosts.known
     states, reported, own_host = host_states(state, now_ns), reports_of_hosts(state), find_own_host(state)
     if own_host is None and len(of_hosts) == 1 and not known_hosts:
         own_host = next(iter(of_hosts))
@@ -74,7 +74,7 @@ def _figures_over_ranks(
     state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
 ) -> dict[str, Sequence[Any]]:
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""
-    hellos = state.hellos
+    hellos = state.presence.hellos
     n_hosts = len(hellos.of_hosts)
     worst = _largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
@@ -90,7 +90,7 @@ def _figures_over_ranks(
     none, zero = [None] * n_spare, [0] * n_spare
     return {
         "ranks": hellos.counts.tolist() + zero,
-        "running": np.bincount(hellos.host_at[state.running], minlength=n_hosts).tolist() + zero,
+        "running": np.bincount(hellos.host_at[state.presence.running], minlength=n_hosts).tolist() + zero,
         "worst_rank": [None if rank < 0 else rank for rank in worst.tolist()] + none,
         "excess_ms": known_each(excess_ms) + none,
         "step_ms": known_each(_medians(ranks.step_ms, hellos)) + none,

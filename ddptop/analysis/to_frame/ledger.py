@@ -56,7 +56,7 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     for time_bin in ledger.recent_bins:
         recent.add(time_bin)
     recent_s = recent.total_ms / 1000.0 / n_ranks
-    is_thinned = state.kept_every > 1
+    is_thinned = state.missing.kept_every > 1
     return Ledger(
         elapsed_s=run_s,
         ranks=LedgerRanks(elapsed_s=elapsed_s, **columns),
@@ -182,7 +182,7 @@ def _add_since_last_step(state: RunState, ms: Column, diagnosis: Diagnosis | Non
     if diagnosis is not None:
         begin_ns = np.maximum(since_ns, _since_launch_ns(state, diagnosis.since_ns))
         there_until_ns = np.full(world, until_ns)
-        for rank in state.ended:
+        for rank in state.presence.ended:
             there_until_ns[rank] = min(until_ns, _since_launch_ns(state, _end_ns(state, rank, now_ns)))
         stalled_ms = np.clip((there_until_ns - begin_ns) / NS_PER_MS, 0.0, open_ms)
     ms[_ROW["stalled"], :world] += stalled_ms
@@ -207,7 +207,7 @@ def _end_ns(state: RunState, rank: int, now_ns: int) -> int:
 def _present_classes(state: RunState, has_steps: Mask) -> Indices:
     """(ranks,) the row of the class of what each rank is at since its last complete step."""
     has_ended = np.zeros(state.world, bool)
-    has_ended[[*state.ended]] = True
+    has_ended[[*state.presence.ended]] = True
     if state.run is not None and state.run.state != "live":
         has_ended[:] = True
     restarts = np.zeros(state.world, bool)
@@ -228,7 +228,7 @@ def _present_classes(state: RunState, has_steps: Mask) -> Indices:
 
 def _has_unrecorded_steps(state: RunState) -> Mask:
     """(ranks,) whether the rank has trained on after the disk of the recording took nothing any more."""
-    trouble, step = state.recording_trouble, state.complete_step
+    trouble, step = state.missing.recording_trouble, state.complete_step
     if trouble is None or step is None or not trouble[1].startswith(RECORDING_STOPPED):
         return np.zeros(state.world, bool)
     return state.table.step[: state.world] > step + 1

@@ -55,7 +55,7 @@ def make_ranks(state: RunState, states: Sequence[RankStatus], shown: FrameSteps,
     A rank may be in several process groups. Collective, wait, transfer and exposed communication are then
     unions over all of them; lateness and its bound are the largest of any group.
     """
-    hellos = state.hellos
+    hellos = state.presence.hellos
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     window, unknown, self_ms = state.figures.detail, detail.unknown, detail.ranks("self")
@@ -191,7 +191,7 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     window = detail.window
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
-    sessions = ((rank, state.process(rank)) for rank in range(state.world))
+    sessions = ((rank, state.session_of(state.ranks[rank])) for rank in range(state.world))
     rank_and_session = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
     if rank_and_session is None:
         return ()
@@ -248,7 +248,7 @@ def known_each(values: Column) -> list[float | None]:
 
 def _generation(state: RunState, window: ScopeWindow) -> int:
     """The generation of the layout on the group's first rank; if it had several, the newest."""
-    session = state.process(window.scope.ranks[0])
+    session = state.session_of(state.ranks[window.scope.ranks[0]])
     if session is None:
         return 0
     same = (number for number, layout in session.layouts.items() if layout == window.layout)

@@ -201,7 +201,7 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
         bound_ms=_bound(packed) if shift is not None else None,
         last=last,
         skew_ms=None if decided is None else decided[1],
-        kept_every=state.kept_every,
+        kept_every=state.missing.kept_every,
         reduces=tuple(_reduces(worked)),
         lanes=tuple(
             _lanes(

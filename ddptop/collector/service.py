@@ -163,23 +163,8 @@ class Collector:
         hosts = self._remote_hosts(context, admission, epoch)
         if hosts is not None:
             stack.callback(hosts.close)
-
-        def check_hello(hello: Hello) -> None:
-            if hosts is not None:
-                hosts.check_rank(hello, hello.host)
-
-        ranks = LocalRanks.bind(
-            context,
-            self._directory,
-            watch,
-            admission,
-            run_id=arguments.run_id,
-            epoch=epoch,
-            check_hello=check_hello,
-            simulated_types=MESSAGES if arguments.simulated else (),
-        )
+        ranks = self._ranks = self._bind_ranks(context, watch, admission, hosts, epoch)
         stack.callback(ranks.close)
-        self._ranks = ranks
         self.server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self.server.close, LAST_FRAME_NS // 1_000_000)
         # A lambda, here and below, since the intake is made only below, with this object.
@@ -214,6 +199,31 @@ class Collector:
         of_hosts = () if hosts is None else hosts.sockets
         for source in (self.pipe.descriptor, ranks.socket, *self.server.sockets, *of_hosts):
             self._poller.register(source, zmq.POLLIN)
+
+    def _bind_ranks(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        watch: ProcessWatch,
+        admission: Admission,
+        hosts: RemoteHosts | None,
+        epoch: int,
+    ) -> LocalRanks:
+        """The ranks of this host, at a socket in the run's folder."""
+
+        def check_hello(hello: Hello) -> None:
+            if hosts is not None:
+                hosts.check_rank(hello, hello.host)
+
+        return LocalRanks.bind(
+            context,
+            self._directory,
+            watch,
+            admission,
+            run_id=self._arguments.run_id,
+            epoch=epoch,
+            check_hello=check_hello,
+            simulated_types=MESSAGES if self._arguments.simulated else (),
+        )
 
     def _remote_hosts(
         self, context: zmq.Context[zmq.Socket[bytes]], admission: Admission, epoch: int

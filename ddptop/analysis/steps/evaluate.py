@@ -268,15 +268,8 @@ class StepEvaluation:
         """Evaluate n steps; `completed_ns`: (n,) when each became complete, on the collector's clock."""
         figures, block, numbers = self._figures, batch.block, batch.numbers
         shadow = block.shadow
-        losses, is_known = self._losses(block, int(numbers[-1]))
-        columns = _times_ms(block, shadow)
-        newest = len(numbers) - 1 - is_known[::-1].argmax(axis=0)
-        last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
-        figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
-        end_s = self._end_s(block)
-        self._state.loss_spread.take(
-            numbers, block.loss, lambda at: self._state.unix_s(int(completed_ns[at]))
-        )
+        losses, is_known = self._take_losses(block, numbers, completed_ns)
+        columns, end_s = _times_ms(block, shadow), self._end_s(block)
         own, parts = own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
         kinds = kinds_of_steps(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
@@ -301,16 +294,12 @@ class StepEvaluation:
             self._flag_by_own_times(batch.divisions, at, numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
-        count, unknown = is_known.sum(axis=1), np.full(len(numbers), np.nan)
-        total = np.where(is_known, losses, 0.0).sum(axis=1)
         points: dict[str, Column] = {
             "step": numbers,
             "time_s": end_s,
-            "loss_mean": np.divide(total, count, out=unknown.copy(), where=count > 0),
-            "loss_min": reduce_rows(np.fmin, losses),
-            "loss_max": reduce_rows(np.fmax, losses),
+            **_loss_points(losses, is_known),
             "step_ms": wall,
-            "busbw_gbps": unknown.copy(),
+            "busbw_gbps": np.full(len(numbers), np.nan),
             **budget,
         }
         waited = None if parts is None else parts[PART_COLUMNS.index("cpu")].copy()
@@ -321,19 +310,36 @@ class StepEvaluation:
         for kind, run in groupby(kinds, key=kinds.__getitem__):
             detail += self._add_detail([*run], batch, kind, columns, points, bare)
         if self.for_views and len(at):
-            recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if known_phases[i]]
-            aside = [
-                (batch.divided(i), kinds.get(i, Kind(batch.divisions[i].version, ())))
-                for i in self._state.past_activities.take_steps(block)
-                if known_phases[i]
-            ]
-            figures.kept.take(batch.divided(int(at[-1])), recorded, aside)
+            self._keep_activities(batch, kinds, known_phases)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
             divided = [*map(batch.divided, range(len(numbers)))]
             self.on_steps(EvaluatedSteps(divided, block, columns, *listened, points, detail))
+
+    def _take_losses(self, block: StepBlock, numbers: Column, completed_ns: Integers) -> tuple[Column, Mask]:
+        """Take the losses of n steps; returns them, and which of them are known, as `_losses`."""
+        figures = self._figures
+        losses, is_known = self._losses(block, int(numbers[-1]))
+        newest = len(numbers) - 1 - is_known[::-1].argmax(axis=0)
+        last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
+        figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
+        self._state.loss_spread.take(
+            numbers, block.loss, lambda at: self._state.unix_s(int(completed_ns[at]))
+        )
+        return losses, is_known
+
+    def _keep_activities(self, batch: _Batch, kinds: Mapping[int, Kind], is_recorded: Mask) -> None:
+        """Keep the steps whose activities a viewer may ask for. `is_recorded`: (n,) of no shadow block."""
+        recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if is_recorded[i]]
+        aside = [
+            (batch.divided(i), kinds.get(i, Kind(batch.divisions[i].version, ())))
+            for i in self._state.past_activities.take_steps(batch.block)
+            if is_recorded[i]
+        ]
+        newest = int(np.flatnonzero(is_recorded)[-1])
+        self._figures.kept.take(batch.divided(newest), recorded, aside)
 
     def _losses(self, block: StepBlock, newest: int) -> tuple[Column, Mask]:
         """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first.
@@ -553,6 +559,16 @@ def _times_ms(block: StepBlock, shadow: Mask) -> Column:
     wall, data, forward, backward, optimizer, other = columns
     np.subtract(wall, data + forward + backward + optimizer, out=other)
     return columns
+
+
+def _loss_points(losses: Column, is_known: Mask) -> dict[str, Column]:
+    """(n,) mean, least and largest loss of the ranks in each of n steps; NaN where no loss is known."""
+    count, total = is_known.sum(axis=1), np.where(is_known, losses, 0.0).sum(axis=1)
+    return {
+        "loss_mean": np.divide(total, count, out=np.full(len(losses), np.nan), where=count > 0),
+        "loss_min": reduce_rows(np.fmin, losses),
+        "loss_max": reduce_rows(np.fmax, losses),
+    }
 
 
 def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column], dict[str, Column]]:

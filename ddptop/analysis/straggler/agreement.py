@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.figures import Figures, StepFlag, StepVerdict
     from ddptop.analysis.steps.windows import DetailWindow, StepWindow
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column, Indices, Mask
 
 ON_TIME = 0.5
 """Arrivals contradict a flagged rank when it arrives earlier than this share of its excess in four of five
@@ -141,19 +141,7 @@ def agreements(
     n_judged = is_judged.sum(axis=1)
     as_it_ran, without = (median(np.where(is_judged, values[places], np.nan)) for values in (step, faster))
     is_cheap = 100 * (as_it_ran - without) < arrival_rules.FLAG_PCT * as_it_ran  # as `most_lost_pct`
-    over = np.where(is_judged[:, None], lateness[:, places].swapaxes(0, 1), np.nan)
-    bounds = np.broadcast_to(bound[:, -1], over.shape[:2])
-    if (bound != bound[:, -1:]).any():  # usually it stays the same, as of one clock
-        bounds = np.fmax.reduce(
-            np.where(is_judged[:, None], bound[:, places].swapaxes(0, 1), np.nan), axis=-1
-        )
-    over.sort(axis=-1)
-    ordered, counts = over.reshape(-1, over.shape[-1]), n_judged.repeat(over.shape[1])
-    low, high = (
-        element_at(ordered, (share * counts).astype(np.int64)).reshape(bounds.shape)
-        for share in (arrival_rules.CLEAR_QUARTILE, LATEST)
-    )
-    middle = median_of_sorted(over)
+    low, middle, high, bounds = _lateness_of_ranks(lateness, bound, places, is_judged)
     is_clear = low > np.maximum(bounds, arrival_rules.SPREAD_SHARE * middle)
     latest = np.where(is_clear, middle, -np.inf).argmax(axis=1)
     may_flag = is_clear.any(axis=1) & ~is_cheap & (n_judged >= arrival_rules.FLAG_STEPS)
@@ -168,3 +156,26 @@ def agreements(
         is_judged_by_arrivals = not blind and (flag is None or flag.pattern != "intermittent")
         agree.append(not (is_judged_by_arrivals and (another or on_time)))
     return agree
+
+
+def _lateness_of_ranks(
+    lateness: Column, bound: Column, places: Indices, is_judged: Mask
+) -> tuple[Column, Column, Column, Column]:
+    """(k, ranks) each, over the steps of each evaluation: the CLEAR_QUARTILE, the median and the LATEST of a
+    rank's lateness, and the largest bound of its clock.
+
+    `lateness`, `bound`: (ranks, n) of n steps. `places`, `is_judged`: (k, steps) the steps that each of k
+    evaluations can have, and those that it has."""
+    ordered = np.where(is_judged[:, None], lateness[:, places].swapaxes(0, 1), np.nan)
+    bounds = np.broadcast_to(bound[:, -1], ordered.shape[:2])
+    if (bound != bound[:, -1:]).any():  # usually it stays the same, as of one clock
+        bounds = np.fmax.reduce(
+            np.where(is_judged[:, None], bound[:, places].swapaxes(0, 1), np.nan), axis=-1
+        )
+    ordered.sort(axis=-1)
+    rows, counts = ordered.reshape(-1, ordered.shape[-1]), is_judged.sum(axis=1).repeat(ordered.shape[1])
+    low, high = (
+        element_at(rows, (share * counts).astype(np.int64)).reshape(bounds.shape)
+        for share in (arrival_rules.CLEAR_QUARTILE, LATEST)
+    )
+    return low, median_of_sorted(ordered), high, bounds

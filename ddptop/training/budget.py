@@ -89,7 +89,7 @@ CALM_BATCHES = 8
 ASIDE_NS = 5_000
 """What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
 
-EACH_PERIOD, EACH_SECOND_PERIOD, EACH_SIXTEENTH_PERIOD = 1, 2, 16
+EACH_PERIOD, EACH_SECOND_PERIOD, EACH_FOURTH_PERIOD, EACH_SIXTEENTH_PERIOD = 1, 2, 4, 16
 """How often the publisher takes the finished steps: once in so many periods of REPORT_S."""
 
 SHORT_STEP_NS, LONG_STEP_NS = 4_000_000, 25_000_000
@@ -99,7 +99,8 @@ steps later. Between the two it would be 60 steps, for little of the usual budge
 REPORTING_SHARE = 0.5
 """Steps are taken in each second period where all but bucket detail takes more than this share of the budget;
 in steps longer than SHORT_STEP_NS, where the publisher alone does. They are taken in each sixteenth period
-where the publisher still takes as much, of a budget below the usual one."""
+where the publisher still takes as much, of a budget below the usual one; and in each fourth one where steps
+are too long for any to be left out, and all of it is over the budget."""
 
 RARELY_LESS = 8
 """How many times less, at most, the publisher takes in each sixteenth period than in each second one."""
@@ -362,8 +363,15 @@ class Budget:
             self.report_every = EACH_PERIOD
             return
         is_over = published > room / (RARELY_LESS if before == EACH_SIXTEENTH_PERIOD else 1)
-        is_rare = is_over and self.budget_pct < DEFAULT_BUDGET_PCT and before != EACH_PERIOD
-        self.report_every = EACH_SIXTEENTH_PERIOD if is_rare else EACH_SECOND_PERIOD
+        if self.budget_pct < DEFAULT_BUDGET_PCT:
+            is_rare = is_over and before != EACH_PERIOD
+            self.report_every = EACH_SIXTEENTH_PERIOD if is_rare else EACH_SECOND_PERIOD
+            return
+        # Back only where there is room for twice as much of the publisher.
+        is_over = base > (1 - LEAST_DETAIL_SHARE) * budget
+        is_full = before == EACH_FOURTH_PERIOD and base + published > FILLED_SHARE * budget
+        is_rare = (is_over or is_full) and 2 * self.step_ns > LONGEST_GAP_NS
+        self.report_every = EACH_FOURTH_PERIOD if is_rare else EACH_SECOND_PERIOD
 
     def _choose_readings(self, base: float, budget: float) -> None:
         """How often losses and marks are read. `base`: what every step costs, in ns."""

@@ -37,7 +37,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
-from ddptop.training.budget import EACH_PERIOD, EACH_SIXTEENTH_PERIOD, Budget
+from ddptop.training.budget import EACH_FOURTH_PERIOD, EACH_PERIOD, EACH_SIXTEENTH_PERIOD, Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.evidence.arrival_reader import ArrivalReader
@@ -131,7 +131,7 @@ ENDING_DEVICE_S = 0.02
 
 PER_HEARTBEAT, PER_RARE_HEARTBEAT = 2, 4
 """Number of periods of REPORT_S from one heartbeat to the next. They are rarer where the publisher takes too
-much of a small budget, while steps end: a rank is shown as stale after 1.5 s without one (`STALE_S`)."""
+much of the budget, while steps end: a rank is shown as stale after 1.5 s without one (`STALE_S`)."""
 
 
 class Turns:
@@ -381,7 +381,7 @@ class Publisher(threading.Thread):
         every = self.budget.report_every
         self._n_periods = 1 if every == EACH_PERIOD else PER_HEARTBEAT
         # The events of a device are a small pool.
-        if moves and every == EACH_SIXTEENTH_PERIOD and self._session.device is None:
+        if moves and every >= EACH_FOURTH_PERIOD and self._session.device is None:
             self._n_periods = PER_RARE_HEARTBEAT
         period_s = self._n_periods * REPORT_S
         # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up

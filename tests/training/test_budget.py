@@ -12,6 +12,7 @@ from ddptop.training import budget
 from ddptop.training.budget import (
     CALM_BATCHES,
     DETAIL_COSTS,
+    EACH_FOURTH_PERIOD,
     EACH_PERIOD,
     EACH_SECOND_PERIOD,
     EACH_SIXTEENTH_PERIOD,
@@ -295,6 +296,8 @@ def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> No
         (1.0, 20_000, 500_000, EACH_PERIOD),
         (1.0, 40_000, 500_000, EACH_SECOND_PERIOD),
         (1.0, 80_000, 500_000, EACH_SECOND_PERIOD),
+        (1.0, 40_000, 1_200_000, EACH_FOURTH_PERIOD),
+        (1.0, 28_000, 1_200_000, EACH_SECOND_PERIOD),  # there steps are left out
         (0.5, 10_000, 500_000, EACH_PERIOD),
         (0.1, 10_000, 500_000, EACH_SIXTEENTH_PERIOD),
         (0.1, 40_000, 500_000, EACH_SIXTEENTH_PERIOD),  # 0.2 % of a core
@@ -308,6 +311,16 @@ def test_steps_are_reported_more_rarely_where_they_are_long_or_the_budget_is_tig
     training = Training(Budget(pct))
     training.run(4_000, wall=1_000 * wall_us, plain=180_000, detail=490_000, publisher=publisher)
     assert training.budget.report_every == every
+
+
+def test_long_steps_are_reported_as_before_once_there_is_room_for_it() -> None:
+    training = Training(Budget(1.0))
+    training.run(1_000, wall=57 * MS, plain=420_000, detail=700_000)
+    assert training.budget.report_every == EACH_FOURTH_PERIOD
+    training.run(1_000, wall=57 * MS, plain=330_000, detail=700_000)
+    assert training.budget.report_every == EACH_FOURTH_PERIOD, "or it would come and go"
+    training.run(1_000, wall=57 * MS, plain=200_000, detail=700_000)
+    assert training.budget.report_every == EACH_SECOND_PERIOD
 
 
 def test_long_steps_are_reported_in_each_second_period_from_the_start_on() -> None:

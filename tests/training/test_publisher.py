@@ -27,7 +27,13 @@ from ddptop.host.step_counters import (
 )
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import FINISHED, Ack, Bye, Replica
-from ddptop.training.budget import EACH_PERIOD, EACH_SECOND_PERIOD, EACH_SIXTEENTH_PERIOD, Budget
+from ddptop.training.budget import (
+    EACH_FOURTH_PERIOD,
+    EACH_PERIOD,
+    EACH_SECOND_PERIOD,
+    EACH_SIXTEENTH_PERIOD,
+    Budget,
+)
 from ddptop.training.exit import ExitReason
 from ddptop.training.publisher import LoggedScalars, Publisher, Turns
 from ddptop.training.recorder import Recorder
@@ -65,6 +71,8 @@ def test_a_recorded_rank_has_one_thread_and_two_sockets_more(ear: Ear, ranks: Ra
         (0, EACH_PERIOD, 1, "1111 1111", "1010 1010"),
         (0, EACH_SECOND_PERIOD, 2, "1111 1111", "1111 1111"),
         (1, EACH_SECOND_PERIOD, 2, "1111 1111", "1111 1111"),
+        (0, EACH_FOURTH_PERIOD, 2, "1010 1010", "1111 1111"),
+        (0, EACH_FOURTH_PERIOD, 4, "1111 1111", "1111 1111"),
         (0, EACH_SIXTEENTH_PERIOD, 2, "1000 0000", "1111 1111"),
         (3, EACH_SIXTEENTH_PERIOD, 4, "0001 0001", "1111 1111"),
         (0, EACH_SIXTEENTH_PERIOD, 4, "1000 1000", "1111 1111"),

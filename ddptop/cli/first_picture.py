@@ -21,27 +21,26 @@ _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?25h\x1b[?1049l"
 
 _STRONG, _PALE, _USUAL = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
-FOOT = 3
-"""Lines of the screen's header and keys: the words stand where the screen has them while it waits."""
+_EDGE = "▌"
+"""Of the screen's block for the verdict: the words stand where the screen has them while it waits."""
 
 _is_shown = False
 _picture = ""
 
 
 def show_first_page(waits_for: str) -> None:
-    """Show what is waited for, in the middle of the terminal."""
+    """Show what is waited for, where the screen will go on saying it."""
     global _is_shown, _picture  # a process has one terminal
     # The stream as Python opened it: Textual draws there, too.
     stream = sys.__stderr__
     if stream is None or not stream.isatty():
         return
     size = shutil.get_terminal_size()
-    words = [(_STRONG, "ddptop"), (_USUAL, ""), (_PALE, safe_text(waits_for)[: size.columns])]
-    top = max(0, (size.lines - FOOT - len(words)) // 2) + 2
-    lines = (
-        f"\x1b[{top + row};{max(0, (size.columns - len(text)) // 2) + 1}H{look}{text}{_USUAL}"
-        for row, (look, text) in enumerate(words)
-    )
+    rows = [
+        f"{_PALE}ddptop{_USUAL}",
+        f"{_PALE}{_EDGE}○ {_USUAL}{_STRONG}{safe_text(waits_for)[: size.columns - 3]}{_USUAL}",
+    ]
+    lines = (f"\x1b[{row};1H{text}" for row, text in enumerate(rows, 1))
     _picture = f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H"  # a progress bar may come at the foot
     _is_shown = True  # first: a signal may come while it is written
     # A shell without job control has it ignored, and would wait for a stopped process for ever.

@@ -84,6 +84,10 @@ class RankStart:
     """At which it had finished its first step."""
 
 
+MOST_EARLY_S = 15.0
+"""An earlier start of a process is taken for an error of its host's clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartStatus:
     """All ranks, until each has finished its first step."""
@@ -96,6 +100,13 @@ class StartStatus:
     """Unix seconds since which no rank has got any further."""
     ranks: tuple[RankStart, ...]
     """In order of rank."""
+
+    @property
+    def launch_s(self) -> float:
+        """When the first process of a rank was started, in seconds after the start of the run: ranks may be
+        started a little before what records them is there."""
+        times_s = [rank_start.process_s for rank_start in self.ranks if rank_start.process_s is not None]
+        return max(-MOST_EARLY_S, min(0.0, *times_s)) if times_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)

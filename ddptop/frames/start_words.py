@@ -18,10 +18,10 @@ MOST_GROUPS = 3
 
 
 def start_phrase(start: StartStatus, unix_s: float) -> str:
-    """`rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
-    that are furthest behind first."""
+    """`rank 1 has its process group; ranks 0 and 2 are in DistributedDataParallel() · no further for 12 s`,
+    the ranks that are furthest behind first."""
     reached = reached_words([rank_start.milestone for rank_start in start.ranks])
-    return f"{reached} · for {duration(max(0.0, unix_s - start.since_s))}"
+    return f"{reached} · no further for {duration(max(0.0, unix_s - start.since_s))}"
 
 
 def first_steps_phrase(start: StartStatus) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
-    "sync", "area", "edge", "ink", "heat0", "heat1", "heat2", "heat3",
+    "sync", "torch", "area", "edge", "ink", "heat0", "heat1", "heat2", "heat3",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone. `area`: below a
 curve; `edge`: the curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 SCRIPT = StepPart("script", "░", "c", "other")
 
 STAGES: Mapping[str, StepPart] = {
-    "torch_s": StepPart("import of torch", "·", "i", "forward"),
+    "torch_s": StepPart("import of torch", "·", "i", "torch"),
     "init_s": SCRIPT,
     "group_s": StepPart("process group", "≡", "g", "sync"),
     "ddp_s": StepPart("model", "≈", "m", "transfer"),
     "model_s": StepPart("DDP()", "▄", "D", "optimizer"),
     "batch_s": StepPart("first batch", "▪", "d", "data"),
-    "forward_s": StepPart("before forward", "▨", "f", "sync"),
+    "forward_s": SCRIPT,
     "backward_s": StepPart("forward", "█", "F", "forward"),
     "step_s": StepPart("backward", "▓", "B", "backward"),
 }
@@ -72,8 +72,10 @@ def draw_milestones(context: RenderContext, width: int, height: int) -> list[Lin
     where there is no room for each; the seconds give way to these. Empty where nothing is known of the
     start."""
     start, frame = context.frame.start, context.frame
-    now_s = frame.unix_s - frame.run.started_at
-    if start is None or not start.ranks or height < 2 or now_s <= 0:
+    if start is None or not start.ranks or height < 2:
+        return []
+    now_s = frame.unix_s - frame.run.started_at - start.launch_s
+    if now_s <= 0:
         return []
     rows = [AlikeRanks((rank_start,), rank_start.rank in start.behind) for rank_start in start.ranks]
     rows = rows if len(rows) < height else alike_ranks(start)
@@ -122,7 +124,7 @@ def _spans(start: StartStatus, row: AlikeRanks, now_s: float) -> list[tuple[Step
     """What a rank did, from and until when, in seconds after the launch; of several ranks the last one."""
     # Clocks of hosts differ: one may say a moment before the launch, or after now.
     reached = [
-        (name, min(max(last_s, 0.0), now_s))
+        (name, min(max(last_s - start.launch_s, 0.0), now_s))
         for name in TIMES
         if (last_s := _last_time(row, name)) is not None
     ]

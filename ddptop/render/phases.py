@@ -218,7 +218,7 @@ def draw_share_bar(percent: float, looks: tuple[Piece, Piece], width: int, ascii
     return join_cells(_part_cells([eighths, width * EIGHTHS - eighths], (first, second), ascii_only))
 
 
-_SIGNS: dict[str, str] = {**{part.role: part.glyph for part in PARTS}, "area": "█", "edge": "█"}
+_SIGNS: dict[str, str] = {**{part.role: part.glyph for part in PARTS}, "area": "█", "edge": "█", "torch": "·"}
 
 
 def find_plain_letters(text: str, role: Role) -> str:

@@ -41,8 +41,9 @@ THEMES = tuple(_make_theme(name, roles is not LIGHT, roles) for name, roles in T
 _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
     "bad": "error", "data": "warning", "forward": "primary", "backward": "primary", "transfer": "success",
-    "optimizer": "secondary", "sync": "accent", "badge": "warning", "wait": "warning", "area": "primary",
-    "edge": "foreground", "heat0": "primary", "heat1": "primary", "heat2": "primary", "heat3": "warning",
+    "optimizer": "secondary", "sync": "accent", "torch": "success", "badge": "warning", "wait": "warning",
+    "area": "primary", "edge": "foreground", "heat0": "primary", "heat1": "primary", "heat2": "primary",
+    "heat3": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
@@ -58,8 +59,8 @@ _BASIC: dict[Role, str] = {
     "faint": "bright_black", "rule": "bright_black", "wait": "yellow", "accent": "cyan",
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "green",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
-    "sync": "bright_magenta", "other": "bright_black", "area": "blue", "edge": "white",
-    "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
+    "sync": "bright_magenta", "torch": "bright_green", "other": "bright_black", "area": "blue",
+    "edge": "white", "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
 }  # fmt: skip
 """Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and
 light ones. The nearest of the 16 would show a warning's orange as the red of a failure."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from ddptop.render.line import Line
-from ddptop.render.text import clean_text, wrap_lines
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry, ScreenKey
 from ddptop.tui.page_figures import RANK_PAGE_FIGURES, PageFigures
 from ddptop.tui.scene import Page, Place, Scene
@@ -71,20 +69,6 @@ class View:
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The lines of the view, `height` at most, and where things are in them. Changes nothing."""
         raise NotImplementedError
-
-    def body_without_frame(
-        self, place: Place, status: str | None, width: int, height: int, ascii_only: bool
-    ) -> Page:
-        """The page before the first frame: a few quiet lines in the middle of the screen."""
-        del place
-        words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first report of the run", "dim")]
-        if status:
-            rows = wrap_lines(clean_text(status, ascii_only), max(10, width - 4))
-            words += [Line(), *(Line(row, "text") for row in rows)]
-        words = words if height >= len(words) else [line for line in words if line.width]
-        lines = [Line() for _ in range(max(0, (height - len(words)) // 2))]
-        lines += [Line(" " * max(0, (width - line.width) // 2)).extend(line.cut(width)) for line in words]
-        return Page(lines[:height])
 
     def requested_detail(self, place: Place) -> str:
         """What frames have to contain for the view, as a text for `Source.request`; empty: nothing."""

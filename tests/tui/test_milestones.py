@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from textual.color import Color
 
+from ddptop.frames.start import MOST_EARLY_S
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, join_in_lines
@@ -79,7 +80,7 @@ def test_stages_look_different_and_long_ones_differ_from_their_neighbours_by_lig
 
 def test_the_legend_names_every_stage_and_a_sign_stands_for_one_of_them_also_without_colours() -> None:
     lines = [str(line) for line in draw_milestones(RenderContext(on_their_way()), 80, 7)]
-    assert all(name in " ".join(lines[5:]) for name in ("import of torch", "before forward", "forward"))
+    assert all(name in " ".join(lines[5:]) for name in ("import of torch", "script", "forward"))
     stages = {stage.glyph for stage in STAGES.values()}
     for bar in draw_milestones(RenderContext(on_their_way()), 80, 7)[1:4]:
         plain = "".join(find_plain_letters(text, role) for text, role in bar.pieces[2:])
@@ -96,3 +97,11 @@ def test_no_part_of_a_line_on_several_is_left_out() -> None:
     assert [str(line) for line in join_in_lines(parts, 30)] == [
         "late 20.3 ms", "at 6 collectives of group mesh", "last 96%",
     ]  # fmt: skip
+
+
+def test_seconds_are_counted_from_the_first_process_also_where_it_came_before_the_recorder() -> None:
+    ranks = tuple(rank_start(rank, "torch", process_s=-2.0 + rank, torch_s=25.0) for rank in range(2))
+    _, first, second, *_ = map(str, draw_milestones(RenderContext(starting(ranks)), 80, 7))
+    assert "import of torch 27 s" in first and "import of torch 26 s" in second
+    in_another_clock = tuple(replace(rank, process_s=-3_600.0) for rank in ranks)
+    assert starting(in_another_clock).start.launch_s == -MOST_EARLY_S

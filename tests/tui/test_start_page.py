@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
 
-from ddptop.frames.frame import Frame
 from ddptop.frames.stall import Call
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.views.start import SEVERAL_S, start_page_is_due
+from ddptop.tui.views.start import start_page_is_due
 from tests.tui.drive import NEVER_HZ, Sketch, sketch
-from tests.tui.fake import FakeSource, live
+from tests.tui.fake import FakeSource, live, nobody, replay
 from tests.tui.fake_hosts import placed
-from tests.tui.fake_start import LAUNCHED_S, held_up, on_their_way, position, rank_start, starting
+from tests.tui.fake_start import held_up, on_their_way, position, rank_start, starting
 from tests.tui.screens import check
 from tests.tui.test_golden import SIZES, TINY
 from tests.tui.troubles import died
@@ -50,19 +50,44 @@ def test_a_rank_that_has_not_answered_is_asked_with_enter_and_no_more_after_esca
     assert person.press("escape") and person.place.view == "overview"
 
 
-def early(frame: Frame, seconds: float) -> Frame:
-    """The same, so long after the first process was started."""
-    begun_s = LAUNCHED_S + min(one.process_s for one in frame.start.ranks if one.process_s is not None)
-    return replace(frame, unix_s=begun_s + seconds)
-
-
-def test_it_is_due_with_trouble_or_after_several_seconds_until_the_first_step() -> None:
-    calm = replace(on_their_way(), alerts=())
-    assert not start_page_is_due(early(calm, SEVERAL_S - 0.5))
-    assert start_page_is_due(early(calm, SEVERAL_S))
-    assert start_page_is_due(early(held_up(), 1.0))
+def test_it_is_due_until_the_first_step() -> None:
+    assert start_page_is_due(on_their_way()) and start_page_is_due(held_up())
+    assert start_page_is_due(nobody()), "no rank has reported yet"
+    assert not start_page_is_due(replace(nobody(), playback=replay().playback)), "where a recording begins"
     assert not start_page_is_due(live())
-    assert not start_page_is_due(replace(calm, deaths=died().deaths))
+    assert not start_page_is_due(replace(on_their_way(), deaths=died().deaths))
+
+
+@pytest.mark.parametrize("size", {**SIZES, "30x6": TINY["30x6"]})
+def test_from_before_the_first_frame_on_one_picture_fills_in(size: str) -> None:
+    """What stands in one picture keeps its line in the next."""
+    columns, rows = {**SIZES, **TINY}[size]
+    source = FakeSource(None, "importing torch")
+    person = Sketch(source, (columns, rows))
+    pictures = [person.text().splitlines()]
+    for frame in (nobody(), on_their_way()):
+        source.frame = frame
+        person.follow_start(frame)
+        pictures.append(person.text().splitlines())
+    assert person.place.view == "start"
+    for before, after in itertools.pairwise(pictures):
+        for look in (is_edge, is_title, is_foot):
+            assert [row for row, line in enumerate(before) if look(line)] == [
+                row for row, line in enumerate(after) if look(line)
+            ]
+    assert any("importing torch" in line for line in pictures[0]) or rows < 10
+
+
+def is_edge(line: str) -> bool:
+    return "▌" in line[:2] or line.startswith("○ ")
+
+
+def is_title(line: str) -> bool:
+    return "── start: " in line
+
+
+def is_foot(line: str) -> bool:
+    return line.lstrip().startswith(("1 over", "1-9 views", "/ filter", "Esc back"))
 
 
 def test_it_opens_and_leaves_by_itself_once_and_only_in_place_of_the_overview() -> None:

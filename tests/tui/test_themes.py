@@ -58,8 +58,8 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
         assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
     stages = [*STAGES.values()]
     for one, other in itertools.pairwise(stages):
-        # An odd number lies between two stages in the colours of forward, so one pair is alike in lightness.
-        if (one.name, other.name) != ("before forward", "forward"):
+        # An odd number lies between the first batch and forward, so one pair differs by its hue alone.
+        if (one.name, other.name) != ("first batch", "script"):
             assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
     assert between(name, "edge", "background") >= 4.5, "an area has its upper edge: the area itself is quiet"
     assert between(name, "edge", "area") >= 3.0

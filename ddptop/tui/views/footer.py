@@ -33,6 +33,9 @@ _OPENED = combine_roles("ink", "opened")
 NAMES_FROM, FULL_NAMES_FROM = 76, 100
 """Cells from which the views are named, and from which their names are whole."""
 
+GUIDE_SHARE = 8
+"""Lines of the screen for each of the guide: on the lowest screens the page needs them all."""
+
 TWO_LINES_FROM = 22
 """Lines of the screen from which the views have a line of their own above the keys of the page."""
 
@@ -49,7 +52,7 @@ def draw_footer(scene: Scene, width: int, height: int) -> list[Line]:
     guide = [
         Line("▸ ", "accent").add(text, "dim") for text in wrap_lines(scene.clean(scene.guide), width - 2)
     ]
-    return [*guide[: max(0, height // 2 - 1)], *views, draw_keys(scene, width, with_views=not views)]
+    return [*guide[: height // GUIDE_SHARE], *views, draw_keys(scene, width, with_views=not views)]
 
 
 def draw_views(scene: Scene | None, width: int) -> Line:
@@ -84,7 +87,7 @@ def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View |
 
 
 def _find_opened(scene: Scene | None) -> View:
-    return VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
+    return VIEWS[scene.place.view if scene is not None else "start"]
 
 
 def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:

@@ -96,12 +96,6 @@ class PickerView(View):
         """A row per run."""
         return draw_picker(scene.place, width, height, scene.ascii_only)
 
-    def body_without_frame(
-        self, place: Place, status: str | None, width: int, height: int, ascii_only: bool
-    ) -> Page:
-        """The list of runs, which needs no frame."""
-        return draw_picker(place, width, height, ascii_only)
-
     def filter_text(self, place: Place) -> str:
         """The filter of runs."""
         return place.run_filter

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import tone_of
 from ddptop.frames.detail import PositionRequest
 from ddptop.frames.numbers import UNKNOWN, duration, fixed
 from ddptop.frames.start import MILESTONES, TIMES, alike_ranks
@@ -13,13 +14,13 @@ from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
 from ddptop.render.milestones import TALLEST_START_BAR, draw_milestones
-from ddptop.render.text import wrap_lines
+from ddptop.render.text import clean_text, wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import TWO_ABREAST, ChartName, draw_some_charts
 from ddptop.tui.views.events import draw_events
-from ddptop.tui.views.overview import draw_verdict, verdict_height
+from ddptop.tui.views.overview import EDGE, INDENT, draw_verdict, verdict_height
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from ddptop.frames.stall import RankPosition
     from ddptop.frames.start import AlikeRanks
     from ddptop.tui.screen import Screen
-
-SEVERAL_S = 5.0
-"""A start without trouble that takes no longer than this is not worth a page of its own."""
 
 ROOM_FOR_RULE, ROOM_FOR_DETAIL = 8, 11
 """Lines from which the table has a title, and from which the ranks under the cursor have a part below it."""
@@ -44,20 +42,42 @@ LEAST_STACK = 5
 
 MOST_RANKS_CELLS = 22
 
+NO_RANK = "start: no rank has reported"
+"""The title of the table before it has a row."""
+
+EACH_RANK = (
+    "Each rank has a row once it reports: under ddptop-run from the import of torch on, without it from its "
+    "first DDP model on."
+)
+
 LEAST_WHERE = 12
 """Cells from which the begin of a place says something."""
 
 
 def start_page_is_due(frame: Frame) -> bool:
-    """Whether the page is to be shown without a key: no step is finished, and there is trouble or several
-    seconds have passed."""
-    start = frame.start
-    if start is None or frame.deaths:
-        return False
-    trouble = frame.stall is not None or any(alert.severity != "info" for alert in frame.alerts)
-    times_s = (getattr(rank_start, name) for rank_start in start.ranks for name in TIMES)
-    begun_s = min((time_s for time_s in times_s if time_s is not None), default=0.0)
-    return trouble or frame.unix_s - frame.run.started_at - begun_s >= SEVERAL_S
+    """Whether the page is to be shown without a key: no step is finished, or no rank of a live run has
+    reported yet. From the first picture to the first step it is the same page, which fills in."""
+    is_empty = not len(frame.ranks.state) and frame.playback is None and frame.run.state == "waiting"
+    return (is_empty or frame.start is not None) and not frame.deaths
+
+
+def draw_before_first_frame(status: str | None, ascii_only: bool, width: int, height: int) -> Page:
+    """The same page before there is a frame: what is waited for stands where the verdict will be."""
+    n_lines = verdict_height(width, height)
+    words = wrap_lines(clean_text(status or "", ascii_only), max(10, width - INDENT))
+    edge = Line(EDGE if n_lines > 1 else "", tone_of("waiting", "busy"))
+    block = [
+        Line("○ ").add("waiting for the first report of the run", "strong"),
+        *(Line("  ").add(text, "dim") for text in words),
+    ]
+    block += [Line()] * (n_lines - len(block))
+    rule = []
+    if height >= ROOM_FOR_RULE:
+        rule = [
+            draw_rule(width, NO_RANK),
+            *(Line("  ").add(text, "dim") for text in wrap_lines(EACH_RANK, width - 2)),
+        ]
+    return Page([*(Line().extend(edge).extend(line).cut(width) for line in block), *rule])
 
 
 LEAST_CHART = 8
@@ -84,7 +104,9 @@ class StartView(View):
         start = scene.frame.start
         if start is None:
             words = wrap_lines(_explain_nothing(scene.frame), width - 2)
-            lines += [Line(), *(Line("  ").add(text, "dim") for text in words), Line()]
+            has_begun = scene.frame.group.step is not None
+            lines.append(Line() if has_begun or height < ROOM_FOR_RULE else draw_rule(width, NO_RANK))
+            lines += [*(Line("  ").add(text, "dim") for text in words), Line()]
             names: tuple[ChartName, ...] = ("loss", "step") if width >= TWO_ABREAST else ("step",)
             room = height - len(lines)
             return Page(lines + (draw_some_charts(scene, names, width, room) if room >= LEAST_CHART else []))
@@ -142,10 +164,7 @@ class StartView(View):
 def _explain_nothing(frame: Frame) -> str:
     if frame.group.step is not None:
         return "Every rank has finished its first step."
-    return (
-        "No rank has said how far it has come. Under ddptop-run, ranks report from the import of torch on; "
-        "without it, from their first DDP model on."
-    )
+    return EACH_RANK
 
 
 MOST_ROWS = 8
@@ -265,7 +284,7 @@ def _title_of_row(row: AlikeRanks) -> str:
 def _draw_row_stack(scene: Scene, row: AlikeRanks, width: int) -> list[Line]:
     """The times of some ranks, and the stack of one of them."""
     position = _known_position(scene, row)
-    texts = wrap_lines(" · ".join(_describe_times(row)), width - 2)
+    texts = wrap_lines(" · ".join(_describe_times(scene, row)), width - 2)
     lines = [Line("  ").add(text, "dim") for text in texts]
     if position is None:
         return lines + [
@@ -284,11 +303,12 @@ def _no_position(scene: Scene, row: AlikeRanks) -> str:
     return f"Enter asks {who} for its stack"
 
 
-def _describe_times(row: AlikeRanks) -> Iterator[str]:
+def _describe_times(scene: Scene, row: AlikeRanks) -> Iterator[str]:
     """`torch 2.1 s`, `moved 3.0 to 3.4 s`."""
+    launch_s = 0.0 if scene.frame.start is None else scene.frame.start.launch_s
     for name, title in TIMES.items():
         if (times_s := row.time_range(name)) is not None:
-            first, last = map(fixed, times_s)
+            first, last = (fixed(time_s - launch_s) for time_s in times_s)
             yield f"{title} {last} s" if first == last else f"{title} {first} to {last} s"
 
 

@@ -1202,6 +1202,7 @@ HOST_FIGURES = (
         name="excess_ms",
         scope="host",
         title="excess",
+        text=_write_longer,
         largest_first=True,
         screen=FigureColumn(place=30, keep=93, width=7, shown=always),
         report=FigureColumn(place=20, keep=89, title="excess ms"),

@@ -101,7 +101,7 @@ def test_no_part_of_a_line_on_several_is_left_out() -> None:
 
 def test_seconds_are_counted_from_the_first_process_also_where_it_came_before_the_recorder() -> None:
     ranks = tuple(rank_start(rank, "torch", process_s=-2.0 + rank, torch_s=25.0) for rank in range(2))
-    _, first, second, *_ = map(str, draw_milestones(RenderContext(starting(ranks)), 80, 7))
+    _, first, second, *_ = map(str, draw_milestones(RenderContext(starting(ranks)), 80, 4))
     assert "import of torch 27 s" in first and "import of torch 26 s" in second
     in_another_clock = tuple(replace(rank, process_s=-3_600.0) for rank in ranks)
     assert starting(in_another_clock).start.launch_s == -MOST_EARLY_S

@@ -171,10 +171,11 @@ def test_the_panels_of_a_large_page_are_closed_by_a_box(view: str, world: str) -
     assert not any(re.search("└[^│├┌┬┼]*┤$", row) for row in rows), "an axis is no rule"
 
 
-def test_an_excess_below_zero_is_the_same_in_the_table_and_beside_it() -> None:
+def test_an_excess_below_zero_is_0_in_the_table_beside_it_and_on_the_page_of_the_rank() -> None:
     frame = straggler(2)
     excess_ms = np.where(np.arange(2) == 0, -1.9, 1.9)
     person = Sketch(FakeSource(replace(frame, ranks=replace(frame.ranks, excess_ms=excess_ms))), WIDE)
     person.press("down")
     assert re.search(r"▸ rank 0  0\.0 ms", person.text())
     assert "-1.9" not in person.text()
+    assert re.search(r"own time [\d.]+ ms, excess 0\.0", person.press("enter"))

@@ -306,6 +306,8 @@ class Figure:
     """Title of its column in tables; empty: no table has it."""
     words: str = ""
     """What it is called where there is room for words; empty: as its column."""
+    says: str = ""
+    """What it says, in a plain sentence, which F1 has before the formula; empty: the formula is one."""
     formula: str = ""
     """What it is, in Markdown, as METRICS.md and F1 have it: of a rank a median over the steps of the window,
     unless it says otherwise. Empty: METRICS.md describes it in a sentence."""
@@ -455,6 +457,7 @@ FIGURES = (
         heat=HeatMetric(place=140, key="loss", unit="", by_step=True),
         compared=Compared(place=20),
         metric=Metric(place=60, name="rank_loss", help="Loss of its newest step"),
+        says="the newest known loss, as the script computes or logs it",
         formula=(
             "mean over the micro-steps of the tensors that `backward()` was called on, before the "
             "scaling of a `GradScaler`; multiplied by the number of micro-steps where each was "
@@ -479,6 +482,7 @@ FIGURES = (
         ),
         in_report=True,
         report=FigureColumn(place=30, keep=89),
+        says="how long a step of the rank takes",
         formula="end − begin",
         source="ddptop/training/device/resolver.py",
     ),
@@ -495,6 +499,7 @@ FIGURES = (
         compared=Compared(place=40, worse=1),
         in_report=True,
         report=FigureColumn(place=40, keep=80),
+        says="how long it waits for its next batch",
         formula="time of the training thread in `__next__` of the DataLoader's iterator",
         source="ddptop/training/device/resolver.py",
     ),
@@ -512,6 +517,7 @@ FIGURES = (
         compared=Compared(place=41, worse=1),
         in_report=True,
         report=FigureColumn(place=41, keep=79),
+        says="how long the forward pass takes",
         formula="from the begin of `DDP.forward` to its return",
         source="ddptop/training/device/resolver.py",
     ),
@@ -521,6 +527,7 @@ FIGURES = (
         words="whole backward",
         heat=HeatMetric(place=60, key="backward", by_step=True),
         in_report=True,
+        says="how long the backward pass takes, with what it waits in it",
         formula="from the call of `backward()` to its return; nested calls count in the outermost one",
         source="ddptop/training/device/resolver.py",
     ),
@@ -538,6 +545,7 @@ FIGURES = (
         compared=Compared(place=45, worse=1),
         in_report=True,
         report=FigureColumn(place=45, keep=75),
+        says="how long the optimizer takes",
         formula=(
             "from the call of `optimizer.step()` to its return, without a forward or backward in its closure"
         ),
@@ -556,6 +564,7 @@ FIGURES = (
         compared=Compared(place=46, worse=1),
         in_report=True,
         report=FigureColumn(place=46, keep=74),
+        says="the rest of the step: other code of the script",
         formula="step − (data + forward + backward + optimizer)",
         source="ddptop/training/device/resolver.py",
     ),
@@ -565,6 +574,7 @@ FIGURES = (
         words="collectives",
         heat=HeatMetric(place=120, key="collective", by_step=True, is_timed=True),
         compared=Compared(place=70),
+        says="how long some all-reduce is under way, beside computation too",
         formula="length of the union of the intervals [s, e]",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
@@ -589,6 +599,7 @@ FIGURES = (
         words="exposed communication",
         heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
         in_report=True,
+        says="communication that no computation hides",
         formula=(
             "exposed communication of the step: end of backward − g, summed over the synchronized backwards"
         ),
@@ -609,6 +620,7 @@ FIGURES = (
         in_report=True,
         report=FigureColumn(place=20, keep=90, keep_beside_own_times=60, title="late ms"),
         line=LinePart(place=30, sentence="late {value} ms"),
+        says="how much later it comes to the all-reduce than the others",
         formula=(
             "lateness at the deciding all-reduce, summed over the passes (and its bound with it). Of "
             "a rank in several process groups the largest in size"
@@ -629,6 +641,7 @@ FIGURES = (
         compared=Compared(place=100, worse=1),
         in_report=True,
         report=FigureColumn(place=60, keep=15, title="last %"),
+        says="in which share of the steps it is the last, for which all wait",
         formula=(
             "share of the detailed steps in which the rank comes last at the deciding all-reduce (of "
             "several passes: has the largest sum); null with fewer than 3"
@@ -646,6 +659,7 @@ FIGURES = (
         plain=FigureColumn(place=150, keep=69, shown=some_known),
         compared=Compared(place=90, text=fixed),
         in_report=True,
+        says="how far lateness and wait may be wrong",
         formula=(
             "how far its lateness and wait may be wrong. In a host: the largest bound of a ready "
             "timestamp over the ranks; 0.1 ms for a rank that has not reported one, never below 0.002"
@@ -678,6 +692,7 @@ FIGURES = (
         compared=Compared(place=43),
         in_report=True,
         report=FigureColumn(place=43, keep=77),
+        says="how much of each step the rank waits for others",
         formula="exposed communication − transfer of the step",
         source="ddptop/analysis/steps/evaluate.py",
         bound="bound_ms",
@@ -698,6 +713,7 @@ FIGURES = (
             has_histogram=True,
         ),
         in_report=True,
+        says="what the rank itself takes, without waiting and transfer",
         formula=(
             "own time (o) of a rank in a step: step − exposed communication − `waited_ms` − "
             "`buffers_ms`. It is the sum of its eight *places*"
@@ -717,6 +733,7 @@ FIGURES = (
         compared=Compared(place=42, worse=1),
         in_report=True,
         report=FigureColumn(place=42, keep=78),
+        says="how long it computes gradients, without waiting and transfer",
         formula="backward − exposed communication − what was waited in other collectives during backward",
         source="ddptop/analysis/steps/evaluate.py",
     ),
@@ -740,6 +757,7 @@ FIGURES = (
         in_report=True,
         report=FigureColumn(place=10, keep=91, title="excess ms", shown=some_known),
         line=LinePart(place=20, sentence="excess {value}", text=_write_longer),
+        says="how much longer the rank takes than the others; not longer: 0",
         formula=(
             "own time of the rank − median of the own times of the *other* ranks in the same step. "
             "Over all ranks, a group of two would show half the difference on each"
@@ -880,6 +898,7 @@ FIGURES = (
         difference=NamedDifference(place=20, sentence="memory {own}, the others {usual}"),
         page_place=30,
         metric=Metric(place=70, name="rank_resident_memory", help="Resident memory of its process"),
+        says="the memory that its process has on the host",
         formula="resident memory",
         source="ddptop/host/kernel_view.py",
     ),
@@ -898,6 +917,7 @@ FIGURES = (
         ),
         page_place=40,
         metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
+        says="how much CPU its process uses: 100 % is one core",
         formula="CPU of one core since the reading before",
         source="ddptop/host/kernel_view.py",
     ),
@@ -971,6 +991,7 @@ FIGURES = (
         heat=HeatMetric(place=100, key="transfer", by_step=True, is_timed=True),
         compared=Compared(place=44, worse=1),
         report=FigureColumn(place=44, keep=76),
+        says="how long gradients are moved while nothing is computed",
         formula=(
             "exposed communication − exposed wait. All three are shown where the last gradients are unknown"
         ),
@@ -1206,6 +1227,7 @@ HOST_FIGURES = (
         largest_first=True,
         screen=FigureColumn(place=30, keep=93, width=7, shown=always),
         report=FigureColumn(place=20, keep=89, title="excess ms"),
+        says="how much longer its worst rank takes than others; not longer: 0",
         formula="excess of its worst rank",
         source="ddptop/analysis/to_frame/hosts.py",
     ),
@@ -1227,6 +1249,7 @@ HOST_FIGURES = (
         host_value=_size_of_offset,
         largest_first=True,
         screen=FigureColumn(place=60, keep=62, width=11),
+        says="how far the collector's clock is ahead of the host's",
         formula="middle of the limits of the offset",
         source="ddptop/transport/clock_filter.py",
     ),
@@ -1239,6 +1262,7 @@ HOST_FIGURES = (
         largest_first=True,
         screen=FigureColumn(place=70, keep=73, width=7),
         report=FigureColumn(place=40, keep=70, title="clock± ms", text=ratio),
+        says="how far the offset of the clock may be wrong",
         formula="half the distance of the limits of the offset + what the drift may be wrong by × 2 s",
         source="ddptop/transport/clock_filter.py",
     ),
@@ -1251,6 +1275,7 @@ HOST_FIGURES = (
         largest_first=True,
         screen=FigureColumn(place=80, keep=50, width=9),
         report=FigureColumn(place=50, keep=60, text=fixed),
+        says="how much faster the collector's clock goes than the host's",
         formula="middle of the limits of the drift; 0 while it may be wrong by more than 100 ppm",
         source="ddptop/transport/clock_filter.py",
     ),
@@ -1273,6 +1298,7 @@ HOST_FIGURES = (
         text=ratio,
         largest_first=True,
         screen=FigureColumn(place=50, keep=82, width=6),
+        says="how long a message to the collector and back takes",
         formula="of the newest exchange between its agent and the collector: (t3 − t0) − (t2 − t1)",
         source="ddptop/agent/host_usage.py",
     ),
@@ -1467,6 +1493,7 @@ BUCKET_FIGURES = (
         text=size,
         screen=FigureColumn(place=40, keep=98),
         plain=FigureColumn(place=40, keep=97),
+        says="how much each rank gives to its all-reduce",
         formula="S: what each rank gives to the all-reduce, after compression (null where a hook hides it)",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1508,6 +1535,7 @@ BUCKET_FIGURES = (
         text=ratio,
         screen=FigureColumn(place=90, keep=49),
         plain=FigureColumn(place=80, keep=50, title="collective ms"),
+        says="how long its all-reduce takes: waiting, then transfer",
         formula="median over steps of the mean over ranks of D = e − s",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1521,6 +1549,7 @@ BUCKET_FIGURES = (
         screen=FigureColumn(place=100, keep=95),
         plain=FigureColumn(place=90, keep=90, title="wait ms"),
         report=FigureColumn(place=20, keep=50, title="wait ms"),
+        says="how much of that is waiting for the last rank",
         formula="median over steps of the mean over ranks of W = max(0, A − s)",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1534,6 +1563,7 @@ BUCKET_FIGURES = (
         screen=FigureColumn(place=110, keep=94),
         plain=FigureColumn(place=100, keep=89, title="transfer ms"),
         report=FigureColumn(place=10, keep=60, title="transfer ms"),
+        says="how much of that is moving bytes, once all ranks are there",
         formula="median over steps of the mean over ranks of X = e − A",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1554,6 +1584,7 @@ BUCKET_FIGURES = (
         screen=FigureColumn(place=130, keep=90),
         plain=FigureColumn(place=120, keep=80, title="busbw GB/s"),
         report=FigureColumn(place=40, keep=30, title="busbw GB/s"),
+        says="how fast the bytes move, as nccl-tests count it",
         formula=(
             "algbw × 2(n−1)/n, the all-reduce factor of "
             "[nccl-tests](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)"
@@ -1566,6 +1597,7 @@ BUCKET_FIGURES = (
         title="eff",
         text=ratio,
         screen=FigureColumn(place=150, keep=80),
+        says="how fast the bytes move if the waiting counts too",
         formula="the same with `collective_ms` in place of `transfer_ms`: waiting included",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1578,6 +1610,7 @@ BUCKET_FIGURES = (
         compares_clocks=True,
         screen=FigureColumn(place=160, keep=50),
         plain=FigureColumn(place=130, keep=40, title="skew ms"),
+        says="how long after the first rank the last one comes",
         formula="max s − min s over ranks, median over steps",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1588,6 +1621,7 @@ BUCKET_FIGURES = (
         text=_plus_minus_ratio,
         screen=FigureColumn(place=170, keep=46),
         plain=FigureColumn(place=140, keep=38),
+        says="how far skew and wait may be wrong",
         formula="how far its skew and wait may be wrong: the largest `bound_ms` of its ranks",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1614,6 +1648,7 @@ BUCKET_FIGURES = (
         compares_clocks=True,
         screen=FigureColumn(place=180, keep=75),
         plain=FigureColumn(place=150, keep=70, title="comes last"),
+        says="the rank that comes last most often, and how often",
         formula=(
             "the rank that comes last most often; on the screen with the share of the steps "
             "(`last_arriver_pct`)"
@@ -1627,6 +1662,7 @@ BUCKET_FIGURES = (
         text=times_a_step,
         screen=FigureColumn(place=50, keep=93),
         plain=FigureColumn(place=50, keep=88),
+        says="how often it is all-reduced in a step",
         formula=(
             "all-reduces of the bucket in a step, mean over steps: more than 1 where gradients "
             "are accumulated without `no_sync()`. The times and bandwidths above are then means "
@@ -1648,6 +1684,7 @@ BUCKET_FIGURES = (
         text=whole,
         in_json=False,
         screen=FigureColumn(place=140, keep=72),
+        says="how fast they move beside the fastest seen in this run",
         formula="on the screen: `busbw_gbps` in % of the highest of any bucket now and of any step kept",
         source="ddptop/analysis/to_frame/tables.py",
     ),
@@ -1766,6 +1803,7 @@ PROCESS_GROUP_FIGURES = (
         bound="bound_ms",
         screen=FigureColumn(place=80, keep=80),
         plain=FigureColumn(place=80, keep=80, title="skew ms"),
+        says="how long after the first rank the last one comes",
         formula="last launch − first at the deciding collective of a step, median over steps",
         source="ddptop/analysis/to_frame/process_groups.py",
     ),
@@ -1776,6 +1814,7 @@ PROCESS_GROUP_FIGURES = (
         text=_plus_minus_ratio,
         screen=FigureColumn(place=90, keep=78),
         plain=FigureColumn(place=90, keep=78),
+        says="how far the skew may be wrong",
         formula=(
             "how far the comparison of two launches may be wrong: the bound of the clocks, and what a "
             "host's wall clock was set by"
@@ -1791,6 +1830,7 @@ PROCESS_GROUP_FIGURES = (
         integer=True,
         screen=FigureColumn(place=100, keep=95),
         plain=FigureColumn(place=100, keep=95, title="comes last"),
+        says="the rank that comes last most often, and how often",
         formula=(
             "the rank that launches the deciding collective last in most steps; null where the bounds "
             "of the clocks are wider than the skew"
@@ -1811,6 +1851,7 @@ PROCESS_GROUP_FIGURES = (
         bound="bound_ms",
         screen=FigureColumn(place=110, keep=94),
         plain=FigureColumn(place=110, keep=94, title="late ms"),
+        says="how much later than the others that rank comes",
         formula="its lateness there: launch − median of the other ranks, median over steps",
         source="ddptop/analysis/to_frame/process_groups.py",
     ),

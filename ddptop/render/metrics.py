@@ -41,6 +41,8 @@ class Meaning(NamedTuple):
     """What F1 says of a figure, as plain text."""
 
     name: str
+    says: str
+    """What it says, in a plain sentence; empty: the formula is one."""
     formula: str
     unit: str
     """Empty: a number, a name."""
@@ -56,7 +58,9 @@ def explain_figure(title: str, fields: Mapping[str, Figure] = FIELDS) -> Meaning
     if figure is None:
         return None
     bound = f"± {figure.bound}" if figure.bound else ""
-    return Meaning(figure.documented_as, _without_markup(figure.formula), figure.unit, bound, figure.source)
+    return Meaning(
+        figure.documented_as, figure.says, _without_markup(figure.formula), figure.unit, bound, figure.source
+    )
 
 
 def _without_markup(markdown: str) -> str:

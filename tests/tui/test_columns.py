@@ -7,11 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.frames.frame import Frame
 from ddptop.frames.hosts import host_index
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.host_table import FIGURES, host_columns
 from ddptop.render.hosts import figures_by_trouble
-from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain_figure
+from ddptop.render.metrics import (
+    BUCKET_FIELDS,
+    FIELDS,
+    HEAT_FIELDS,
+    HOST_FIELDS,
+    PROCESS_GROUP_FIELDS,
+    explain_figure,
+)
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.tables import BUCKET_COLUMNS
 from ddptop.report.tables import host_columns as report_hosts
@@ -49,10 +57,32 @@ def test_every_figure_has_a_formula_and_a_source() -> None:
     assert (excess.unit, excess.name) == ("ms", "excess_ms")
 
 
+def test_of_a_figure_a_sentence_comes_before_the_formula() -> None:
+    text = sketch_figures(straggler(), "f1")
+    sentence = "how much longer the rank takes than the others; not longer: 0"
+    in_list, below = (number for number, line in enumerate(text) if sentence in line)
+    assert text[in_list].startswith("▸  excess    how much longer")
+    assert text[below + 1].startswith("  own time of the rank − median")
+
+
+def test_every_figure_with_a_formula_of_signs_has_a_sentence() -> None:
+    """A formula in letters and signs says nothing to who has not read METRICS.md."""
+    tables = (FIELDS, HOST_FIELDS, HEAT_FIELDS, BUCKET_FIELDS, PROCESS_GROUP_FIELDS)
+    for meaning in (explain_figure(title, fields) for fields in tables for title in fields):
+        assert meaning is not None
+        is_formula = re.search(r"[−×∪]|\b[a-zA-Z] [=<−]", meaning.formula)
+        assert meaning.says or not is_formula, meaning.name
+
+
+def sketch_figures(frame: Frame, *keys: str) -> list[str]:
+    return Sketch(FakeSource(frame), (80, 24)).press(*keys).splitlines()
+
+
 def test_the_buckets_have_their_own_figures_and_no_columns_to_choose() -> None:
     sketch = Sketch(FakeSource(straggler()), (80, 24))
     text = sketch.press("3", "f1", *["down"] * 9)
-    assert "▸  wait      median over steps of the mean over ranks of W = max(0, A − s)" in text
+    assert "▸  wait      how much of that is waiting for the last rank" in text
+    assert "median over steps of the mean over ranks of W = max(0, A − s)" in text
     assert "wait  unit ms  bound ± bound_ms  name wait_ms" in text.replace("Code", "")
     assert "from ddptop/analysis/to_frame/tables.py" in text
     assert "always" not in text
@@ -111,7 +141,7 @@ def test_the_heat_map_and_the_hosts_have_their_own_figures() -> None:
     assert "excess of its worst rank" in sketch.press("8", "f1")
     assert "excess" not in sketch.press("enter", "enter", "escape").splitlines()[2]
     text = Sketch(FakeSource(frame), (160, 50)).press("f1")
-    assert re.search(r"^│ +clock +half the distance of the limits of the offset", text, re.M)
+    assert re.search(r"^│ +clock +how far the offset of the clock may be wrong", text, re.M)
 
 
 def test_a_figure_has_one_name_on_every_view() -> None:

@@ -169,10 +169,10 @@ def test_the_devices_of_a_host_are_those_of_all_its_ranks() -> None:
     assert " cpu " in text and np.isfinite(frame.ranks.step).all()
 
 
-def test_on_few_lines_a_figure_has_its_formula() -> None:
+def test_on_few_lines_a_figure_has_its_sentence() -> None:
     lines = sketch(FakeSource(straggler()), (30, 6), "f1").splitlines()
     assert lines[2].startswith("▸  excess")
-    assert lines[3:5] == ["  own time of the rank −", "  median of the own times of …"]
+    assert lines[3:5] == ["  how much longer the rank", "  takes than the others; not …"]
 
 
 def test_a_state_explains_itself() -> None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
     from ddptop.tui.screen import Screen
 
-MEANING = 5
-"""Lines for the formula of the figure under the cursor, and for unit, bound and source."""
+MEANING = 6
+"""Lines for the sentence and the formula of the figure under the cursor, and for unit, bound and source."""
 
 BRIEFLY = 2
-"""Lines for the formula alone, where there is little room."""
+"""Lines for the sentence alone, where there is little room."""
 
 SIGNS = {None: " ", True: "+", False: "-"}
 
@@ -56,7 +56,7 @@ class FiguresView(View):
             role: Role = "strong" if figures.is_on_screen(place, title) else "text"
             line.add(f"{fit_text(figures.label(title), name_width)}  ", role)
             meaning = explain_figure(title, figures.fields)
-            line.add(meaning.formula if meaning else "", "dim")
+            line.add(meaning.says or meaning.formula if meaning else "", "dim")
             line.target = index
             lines.append(line.cut(width))
         lines += [Line()] * (height - below - len(lines))
@@ -64,7 +64,8 @@ class FiguresView(View):
         if tall:
             lines += [draw_rule(width), *draw_explanation(title, figures, width)]
         elif below and (meaning := explain_figure(title, figures.fields)) is not None:
-            lines += [Line("  ").add(text) for text in wrap_lines(meaning.formula, width - 2, BRIEFLY)]
+            words = wrap_lines(meaning.says or meaning.formula, width - 2, BRIEFLY)
+            lines += [Line("  ").add(text) for text in words]
         return Page(lines, PageLayout(scroll))
 
     def on_open(self, screen: Screen) -> None:
@@ -106,11 +107,12 @@ class FiguresView(View):
 
 
 def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
-    """Formula; then unit, bound, name in the JSON and source."""
+    """The sentence and the formula; then unit, bound, name in the JSON and source."""
     meaning = explain_figure(title, figures.fields)
     if meaning is None:
         return [Line("  as it is reported", "dim")]
-    formula = wrap_lines(meaning.formula, width - 2, MEANING - 2)
+    sentence = wrap_lines(meaning.says, width - 2, MEANING - 3)
+    formula = wrap_lines(meaning.formula, width - 2, MEANING - 2 - len(sentence))
     facts = [
         Line(figures.label(title), "strong"),
         Line("unit ", "dim").add(meaning.unit or "none"),
@@ -119,7 +121,8 @@ def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]
     ]
     source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
     return [
-        *(Line("  ").add(text) for text in formula),
+        *(Line("  ").add(text) for text in sentence),
+        *(Line("  ").add(text, "dim" if sentence else "text") for text in formula),
         Line("  ").extend(join_parts(facts, width - 2)),
         source,
     ]

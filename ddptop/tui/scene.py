@@ -116,8 +116,8 @@ class DrawnCharts:
     titles: tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...] = ()
     """For each chart: the line of its title, its first cell and its width, the title's parts, and which of
     them have figures of the newest step."""
-    scales: Mapping[str, Scale] = field(default_factory=dict)
-    """Scale of each chart, by its name."""
+    scales: Mapping[str, tuple[Scale, int]] = field(default_factory=dict)
+    """Scale of each chart, by its name, and the cells of its labels."""
 
 
 MOST_KEPT = 4
@@ -149,11 +149,11 @@ class ChartState:
             self.kept.append(drawn)
         return drawn
 
-    def find_scale(self, run: tuple[object, ...], name: str) -> Scale | None:
-        """The scale of the last drawing of a chart of this run, which its drawing began with; None: there is
-        none."""
+    def find_scale(self, run: tuple[object, ...], name: str) -> tuple[Scale | None, int]:
+        """The scale of the last drawing of a chart of this run, which its drawing began with, and the cells
+        of its labels; None and 0: there is none."""
         drawings = (drawn for drawn in reversed(self.kept) if drawn.of[: len(run)] == run)
-        return next((drawn.scales[name] for drawn in drawings if name in drawn.scales), None)
+        return next((drawn.scales[name] for drawn in drawings if name in drawn.scales), (None, 0))
 
     def toggle(self) -> None:
         """The crosshair at the newest point, or none."""

@@ -338,3 +338,15 @@ def test_the_curves_of_a_young_run_are_seldom_drawn_anew_as_a_whole() -> None:
     changes = [count_cells(before, after) / (160 * 30) for before, after in itertools.pairwise(drawings)]
     assert sum(share > 0.06 for share in changes) <= 8, changes
     assert np.median(changes) < 0.03, changes
+
+
+def test_the_labels_of_a_chart_keep_the_room_that_they_once_needed() -> None:
+    """A loss that falls needs more decimals, and one that rises again fewer: the curve stays in its cells."""
+    place, whole = Place(), history(3_800)
+    lefts = []
+    for at, (low, high) in enumerate([(2.2, 2.4), (0.21, 0.24), (0.0021, 0.0024), (1.0, 2.0), (0.21, 0.24)]):
+        loss = np.linspace(high, low, len(whole.step))
+        frame = replace(live(), unix_s=2e9 + 10 * at, history=replace(whole, loss_mean=loss, loss_max=loss))
+        lefts.append(draw_charts(Scene(frame, place), 80, 10).plots[0].left)
+    assert lefts == sorted(lefts) and lefts[-1] > lefts[0]
+    assert all((left - lefts[0]) % 2 == 0 for left in lefts), "by two cells at a time"

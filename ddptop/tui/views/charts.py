@@ -149,7 +149,7 @@ def _renew_figures(scene: Scene, names: Sequence[ChartName], drawn: DrawnCharts)
 
 
 _Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...]"
-_Bands: TypeAlias = "tuple[list[Line], tuple[Plot, ...], _Titles, Mapping[str, Scale]]"
+_Bands: TypeAlias = "tuple[list[Line], tuple[Plot, ...], _Titles, Mapping[str, tuple[Scale, int]]]"
 """What `DrawnCharts` has."""
 
 
@@ -179,8 +179,8 @@ def _draw_bands(
         run, state = _name_run(scene.frame), scene.place.charts
         scales = [state.find_scale(run, name) for name in names]
         curves = [
-            replace(curve, grows=True, scale_before=scale)
-            for curve, scale in zip(curves, scales, strict=True)
+            replace(curve, grows=True, scale_before=scale, gutter=max(GUTTER, gutter))
+            for curve, (scale, gutter) in zip(curves, scales, strict=True)
         ]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
@@ -189,7 +189,7 @@ def _draw_bands(
     aparts = [1 if columns == 2 and index % columns == 0 else 0 for index in range(len(curves))]
 
     def draw(index: int, gutter: int = GUTTER) -> Chart:
-        curve = replace(curves[index], gutter=gutter)
+        curve = replace(curves[index], gutter=max(gutter, curves[index].gutter))
         return draw_chart(curve, room, rows, scene.ascii_only, cross, aparts[index])
 
     charts = [draw(index) for index in range(len(curves))]
@@ -209,8 +209,10 @@ def _draw_bands(
                 plots.append(replace(plot, top=plot.top + top + band * rows, left=plot.left + column * right))
         joined_lines = side_by_side(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
         lines += joined_lines + [Line()] * (rows - len(joined_lines) if band < bands - 1 else 0)
-    drawn_scales: dict[str, Scale] = {
-        name: chart.scale for name, chart in zip(names, charts, strict=True) if chart.scale is not None
+    drawn_scales: dict[str, tuple[Scale, int]] = {
+        name: (chart.scale, chart.left - 1)
+        for name, chart in zip(names, charts, strict=True)
+        if chart.scale is not None
     }
     return lines, tuple(plots), tuple(titles), drawn_scales
 

@@ -312,7 +312,8 @@ class _Drawn:
             needed = max(text_width(scale.label(scale.high)), text_width(scale.label(scale.low)))
             if needed <= gutter:
                 break
-            gutter = needed  # it only grows, so this ends
+            # It only grows, so this ends; of a run that goes on by two cells, so that it seldom does.
+            gutter = needed + (needed - GUTTER) % 2 * curve.grows
         n_begun = min(axis.columns, int((curve.x[-1] - axis.begin_s) / axis.bin_s) + 1)
         extremes = stack = None
         if curve.extremes is not None:

@@ -31,8 +31,8 @@ class View:
     """What it shows, for help and palette."""
     number: ClassVar[str] = ""
     """The key that opens it on every page; empty: it is opened in another way."""
-    short_name: ClassVar[str] = ""
-    """For the line of the views on a narrow screen; empty: that line has it only while it is open."""
+    always_named: ClassVar[bool] = False
+    """Whether the line of the views names it on every page; else only while it is open."""
     goes_back: ClassVar[bool] = False
     """Whether Esc leads to the page before instead of the overview."""
     lists_runs: ClassVar[bool] = False

@@ -38,7 +38,7 @@ class BillView(View):
     name = "bill"
     answers = "where the time of all ranks went, and what was lost"
     number = "9"
-    short_name = "bill"
+    always_named = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The key that searches the text."""

@@ -128,7 +128,7 @@ class BucketsView(View):
     name = "buckets"
     answers = "size, time and bandwidth of each bucket, who comes last"
     number = "3"
-    short_name = "bkts"
+    always_named = True
     figures = BucketColumns()
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -278,7 +278,7 @@ class EventsView(View):
     name = "events"
     answers = "what is wrong now, and what happened when"
     number = "5"
-    short_name = "evts"
+    always_named = True
     filters_here = True
     filter_hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
 

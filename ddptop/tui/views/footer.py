@@ -30,8 +30,8 @@ _KEY = combine_roles("accent", "key")
 _WORD = combine_roles("text", "word")
 _OPENED = combine_roles("ink", "opened")
 
-NAMES_FROM, FULL_NAMES_FROM = 76, 100
-"""Cells from which the views are named, and from which their names are whole."""
+NAMES_FROM, APART_FROM = 77, 100
+"""Cells from which the views are named, and from which there is a gap between them."""
 
 GUIDE_SHARE = 8
 """Lines of the screen for each of the guide: on the lowest screens the page needs them all."""
@@ -56,15 +56,13 @@ def draw_footer(scene: Scene, width: int, height: int) -> list[Line]:
 
 
 def draw_views(scene: Scene | None, width: int) -> Line:
-    """Every view at a place of its own, which is the same in all of them; at the right end the key that
-    explains the verdict, or on a page without a number the one that leads back. Where the views have no room
-    for their names, the keys of all pages are beside their numbers."""
+    """Every view at a place of its own, which is the same in all of them. Where the views have no room for
+    their names, the keys of all pages are beside their numbers, and at the right end the way."""
     opened = _find_opened(scene)
     if width < NAMES_FROM:
         return _fit_footer([_draw_range(), *_draw_fixed_keys(opened)], [_draw_way(opened)], width)
-    shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
-    names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]
-    return _fit_footer(names, [_draw_way(opened)], width)
+    shown = [view for view in VIEWS.numbered if view.always_named or view is opened]
+    return _fit_footer([_draw_view_key(view, scene, opened) for view in shown], [], width)
 
 
 def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View | None = None) -> Line:
@@ -75,9 +73,9 @@ def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View |
     parts = []
     if with_views and not (scene is None and view.lists_runs):
         parts.append(_draw_range())
-        tail = [_draw_way(view), *tail]
     if with_views or width >= NAMES_FROM:
         parts += _draw_fixed_keys(view)
+        tail = tail if view.lists_runs and scene is None else [_draw_way(view), *tail]
     if view.lists_runs:
         parts.append(_draw_key(_find_common_key("Enter"), "open"))
     parts += [_draw_key(key) for key in _list_own_keys(view, scene)]
@@ -93,7 +91,7 @@ def _find_opened(scene: Scene | None) -> View:
 def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:
     """The footer: as many parts as fit at the left, and at the right as much of the tail as fits, its end
     first."""
-    gap = 1 if width >= FULL_NAMES_FROM else 0
+    gap = 1 if width >= APART_FROM else 0
     while sum(part.width + gap for part in tail) > width + gap:
         tail = tail[1:]
     end = join_parts(tail, width, gap)
@@ -103,7 +101,7 @@ def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:
 
 def _draw_range() -> Line:
     """All views by their numbers."""
-    numbers = [view.number for view in VIEWS.numbered if view.short_name]
+    numbers = [view.number for view in VIEWS.numbered if view.always_named]
     return _draw_word(f"{numbers[0]}-{numbers[-1]}", "views")
 
 
@@ -128,10 +126,8 @@ def _list_own_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
             yield key
 
 
-def _draw_view_key(view: View, scene: Scene | None, opened: View, whole: bool) -> Line:
-    key = view.number_key
-    has_short_name = view.short_name not in ("", view.name)
-    label = view.short_name if has_short_name and not whole else view.label(scene)
+def _draw_view_key(view: View, scene: Scene | None, opened: View) -> Line:
+    key, label = view.number_key, view.label(scene)
     if view is opened:
         line = Line(f"{key.shown} {label}", _OPENED).add(" ")
     elif view.exists(scene):

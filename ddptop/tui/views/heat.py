@@ -489,7 +489,7 @@ class HeatView(View):
     answers = "all ranks over the last steps, by any metric"
     number = "4"
     in_box = False  # the map has no title that a box could begin with
-    short_name = "heat"
+    always_named = True
     filters_here = True
     figures = HeatFigures()
 

@@ -114,7 +114,7 @@ class HostsView(View):
     name = "hosts"
     answers = "every host: its link, clock, load and ranks, the worst first"
     number = "8"
-    short_name = "host"
+    always_named = True
     filters_here = True
     filter_hint = f"hosts to show: a name, {UNREACHABLE}, !live, records locally, /regex/"
     figures = HostColumns()

@@ -297,7 +297,7 @@ class OverviewView(View):
     name = "overview"
     answers = "is the run healthy, how fast, who is slow and why"
     number = "1"
-    short_name = "over"
+    always_named = True
     filters_here = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:

@@ -468,7 +468,7 @@ class RunView(View):
     name = "run"
     answers = "options, versions, hosts, clocks, records lost, overhead"
     number = "6"
-    short_name = "run"
+    always_named = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The key that searches the text."""

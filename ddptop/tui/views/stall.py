@@ -273,7 +273,7 @@ class StallView(View):
     name = "stall"
     answers = "a stall or a death: who, where, the stacks"
     number = "7"
-    short_name = "stall"
+    always_named = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The keys of a page of text, of which there may be more."""

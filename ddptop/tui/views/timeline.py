@@ -464,7 +464,7 @@ class TimelineView(View):
     name = "timeline"
     answers = "one step: a lane per rank, each all-reduce: wait, transfer"
     number = "2"
-    short_name = "time"
+    always_named = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The part of the step that is seen, and which step it is."""

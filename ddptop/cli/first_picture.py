@@ -22,7 +22,7 @@ _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?25h\x1b[?1049l"
 _STRONG, _PALE, _USUAL = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 _EDGE = "▌"
-"""Of the screen's block for the verdict: the words stand where the screen has them while it waits."""
+"""The edge of the verdict on the screen: the words stand where the screen has them while it waits."""
 
 _is_shown = False
 _picture = ""

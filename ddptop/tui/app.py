@@ -33,7 +33,7 @@ from ddptop.render.text import clean_text
 from ddptop.sources.base import Source, error_line
 from ddptop.tui.actions import Actions
 from ddptop.tui.all_views import VIEWS
-from ddptop.tui.keys import Action, Do
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do
 from ddptop.tui.lines_widget import LinesWidget, WithoutColour
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Page, Place, Scene
@@ -50,14 +50,24 @@ FIRST_POLL_S, FIRST_POLLS = 0.05, 40
 """Interval and number of polls for the first frame: a user waits for it."""
 
 
+NO_ORDER = "this page has no other order"
+
 WITHOUT_EFFECT = {
     Do.MOVE: "the list ends here",
     Do.PAGE: "the list ends here",
     Do.TO_END: "the list ends here",
     Do.VIEW: "this view is open",
     Do.LEAVE: "there is nothing to go back to",
+    Do.OPEN: "there is nothing to open here",
+    Do.SORT: NO_ORDER,
+    Do.INVERT: NO_ORDER,
+    Do.SIDEWAYS: "nothing is beside this",
+    Do.WHY: "this page explains the verdict",
 }
 """What is said where one of these changes nothing on the screen: a key is always answered at once."""
+
+ENDS = tuple(key for key in COMMON_KEYS if key.action.do is Do.TO_END)
+"""In a recording they go to its begin and end."""
 
 Guide: TypeAlias = Callable[[Frame], str]
 
@@ -256,11 +266,19 @@ class DdptopApp(Actions, App[None]):
     def action_key(self, name: str) -> None:
         """Do what a key does on every screen; where it has changed nothing, say why."""
         n_of_note, n_drawn = int(self.place.note != ""), self._n_drawn  # a note that goes is a line
-        key = VIEWS.meaning(name, self.place.view, replay=self.playback is not None)
+        key, requested = (
+            VIEWS.meaning(name, self.place.view, replay=self.playback is not None),
+            self._requested,
+        )
         super().action_key(name)
-        silent = self._n_drawn <= n_drawn + n_of_note and not (self.place.note or self.playback)
-        if key is not None and silent and key.action.do in WITHOUT_EFFECT:
+        # Another moment, or a detail that was asked for, comes with a later frame.
+        comes_later = self._requested != requested or (self.playback and key in (*RECORDING_KEYS, *ENDS))
+        if key is None or self._n_drawn > n_drawn + n_of_note or self.place.note or comes_later:
+            return
+        if key.action.do in WITHOUT_EFFECT:
             self.show_note(WITHOUT_EFFECT[key.action.do])
+        elif callable(key.action.do):
+            self.show_note(f"{key.shown} changes nothing now: {key.help}")
 
     def finish(self) -> None:
         """Leave the screen."""

@@ -388,8 +388,30 @@ def test_a_key_that_changes_nothing_says_why() -> None:
         assert "the list ends here" in await stage.press("end", "down")
         assert "the list ends here" not in await stage.press("up")
         assert "there is nothing to go back to" in await stage.press("escape", "escape")
+        assert "there is nothing to open here" in await stage.press("3", "enter")
+        assert "this page has no other order" in await stage.press("6", "less_than_sign")
+        assert "0 changes nothing now: the whole step" in await stage.press("2", "0")
 
     on_stage(FakeSource(live()), SIZE, act)
+
+
+@pytest.mark.parametrize("view", ["1", "2", "3", "5", "7", "9"])
+def test_every_key_is_answered_on_every_page(view: str) -> None:
+    """By another picture, or by a line that says why there is none."""
+    unseen = {"q", "f10", "s", "r", "y"}
+    keys = sorted({key.keys for key in VIEWS.all_keys} - unseen)
+
+    async def act(stage: Stage) -> None:
+        app = stage.app
+        for key in keys:
+            app.place.prompt = None
+            for before in ("escape", "escape", view, view):
+                app.action_key(before)
+            picture = app.picture_text()
+            app.action_key(key)
+            assert app.picture_text() != picture or app.place.note, key
+
+    on_stage(FakeSource(missing()), SIZE, act)
 
 
 @pytest.mark.parametrize("size", [(160, 50), (80, 24), (67, 19), (50, 24)])

@@ -94,10 +94,10 @@ def _activity_name(state: RunState, rank: int, kind: ActivityKind, activity: int
 def epoch_progress(state: RunState, steps_per_s: float | None) -> EpochProgress | None:
     """How far the lowest rank is that trains on a DataLoader; None: no rank does, or it is not known.
 
-    None as well for a run that has finished: its last heartbeat came before its last batch.
+    None as well for ranks that have finished: their last heartbeat came before their last batch.
     `steps_per_s`: None where no steps are made now.
     """
-    if state.run is not None and state.run.state == "finished":
+    if (state.run is not None and state.run.state == "finished") or not state.running.any():
         return None
     epochs = state.table.newest_values(Progress, "epoch")
     ranks = np.flatnonzero(epochs >= 0)

@@ -62,7 +62,7 @@ def start_page_is_due(frame: Frame) -> bool:
 
 
 def draw_before_first_frame(status: str | None, ascii_only: bool, width: int, height: int) -> Page:
-    """The same page before there is a frame: what is waited for stands where the verdict will be."""
+    """Draw the page before there is a frame: what is waited for stands where the verdict will be."""
     n_lines = verdict_height(width, height)
     words = wrap_lines(clean_text(status or "", ascii_only), max(10, width - INDENT))
     edge = Line(EDGE if n_lines > 1 else "", tone_of("waiting", "busy"))

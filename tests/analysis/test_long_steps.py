@@ -13,7 +13,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import BATCH_SIZE, Activity, Card, Event, Phase, Progress, Received, Scalar
+from ddptop.protocol.messages import BATCH_SIZE, Activity, Bye, Card, Event, Phase, Progress, Received, Scalar
 from ddptop.render.plain import draw_frame, watch_line
 from tests.made_up_run import START_NS, START_UNIX_NS, STEP_US, a_run, feed_together, run_message
 
@@ -130,6 +130,13 @@ def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
     assert "epoch 3 · batch 120/400 · 5.6 s left in it" in draw_frame(frame, 100)
     standing.reducer.feed(Received(TRAINED_NS, -1, 0, 0, run_message("finished", 0)))
     assert standing.beat(0.1, beat()).progress is None, "its last heartbeat came before its last batch"
+
+
+def test_ranks_that_have_ended_have_no_time_left_though_their_launcher_goes_on(standing: Standing) -> None:
+    assert standing.beat(0.1, beat()).progress is not None
+    for rank in range(WORLD):
+        standing.reducer.feed(Received(TRAINED_NS, rank, 1000 + rank, 1_000, Bye(TRAINED_NS, "finished")))
+    assert standing.reducer.frame(TRAINED_NS + NS).progress is None
 
 
 def test_samples_a_second_are_of_all_ranks(standing: Standing) -> None:

@@ -350,3 +350,15 @@ def test_the_labels_of_a_chart_keep_the_room_that_they_once_needed() -> None:
         lefts.append(draw_charts(Scene(frame, place), 80, 10).plots[0].left)
     assert lefts == sorted(lefts) and lefts[-1] > lefts[0]
     assert all((left - lefts[0]) % 2 == 0 for left in lefts), "by two cells at a time"
+
+
+def test_a_load_that_differs_and_then_does_not_moves_nothing_on_the_page_of_the_rank() -> None:
+    frame = straggler()
+    alike = np.full(len(frame.ranks.cpu_pct), 90.0)
+    differing = np.where(np.arange(len(alike)) == 1, 20.0, alike)
+    before, after = (
+        next(pictures([replace(frame, ranks=replace(frame.ranks, cpu_pct=cpu_pct))], (80, 24), "w"))
+        for cpu_pct in (alike, differing)
+    )
+    changed = [row for row, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    assert len(changed) == 1 and "its process uses 20% of a CPU, the others 90%" in after[changed[0]]

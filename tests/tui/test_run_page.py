@@ -62,7 +62,7 @@ def test_the_card_is_sorted_into_sections_and_what_is_not_set_is_left_out() -> N
     }  # fmt: skip
     facts = card_facts(card)
     assert {title: [fact[:2] for fact in told] for title, told in facts.items()} == {
-        OPTIONS: [("bucket_cap_bytes", "1.0 MB"), ("find_unused_parameters", "yes")],
+        OPTIONS: [("bucket_cap_bytes", "1 MiB"), ("find_unused_parameters", "yes")],
         f"{OPTIONS} of model 1": [("static_graph", "yes")],
         ENVIRONMENT: [("nccl_socket_ifname", "eth0"), ("threads", "4")],
         VERSIONS: [("python", "3.11.7")],

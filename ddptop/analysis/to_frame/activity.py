@@ -97,7 +97,7 @@ def epoch_progress(state: RunState, steps_per_s: float | None) -> EpochProgress 
     None as well for ranks that have finished: their last heartbeat came before their last batch.
     `steps_per_s`: None where no steps are made now.
     """
-    if (state.run is not None and state.run.state == "finished") or not state.running.any():
+    if (state.run is not None and state.run.state == "finished") or not state.presence.running.any():
         return None
     epochs = state.table.newest_values(Progress, "epoch")
     ranks = np.flatnonzero(epochs >= 0)

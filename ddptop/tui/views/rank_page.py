@@ -38,7 +38,14 @@ from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
 from ddptop.tui.views.curve import DASH, Curve, Happened, draw_chart, draw_look
-from ddptop.tui.views.why import describe_suspicion, draw_action, draw_changes, draw_own_time, draw_reason
+from ddptop.tui.views.why import (
+    describe_suspicion,
+    draw_action,
+    draw_changes,
+    draw_differences,
+    draw_own_time,
+    draw_reason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -411,10 +418,15 @@ class RankView(OneRankView):
             state = Line(*state_piece(scene, rank, LONG)).add(f"  {_describe_host(scene, rank)}", "dim")
             advice = draw_action(scene, rank, width)
             fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
+            # In the line of its state, as a difference comes and goes; below, where it is too long.
+            differing = draw_differences(scene, rank, width)
+            if fits and len(differing) == 1 and state.width + differing[0].width <= width:
+                state.extend(differing.pop())
             lines = [states, *why, *([state] if fits else []), *times]
             advice = draw_action(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
             lines += draw_samples(scene, rank, width, (height - len(lines) - len(advice)) // 2)
-            lines += draw_changes(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
+            changes = [*draw_changes(scene, rank, width), *differing]
+            lines += changes[: max(1, height - len(lines) - len(advice))]
             lines += advice
             lines += [draw_rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:

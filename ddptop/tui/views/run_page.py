@@ -131,6 +131,8 @@ def _option_fact(name: str, value: Scalar) -> Fact:
 def _describe_option(name: str, value: Scalar) -> str:
     if name in _YES_NO or isinstance(value, bool):
         return "yes" if value else "no"
+    if name == "bucket_cap_bytes" and isinstance(value, (int, float)):
+        return f"{value / 2**20:g} MiB"  # as the user gives it to DDP
     if name.endswith(("_bytes", "_size")) and isinstance(value, (int, float)):
         return size(float(value))
     if isinstance(value, int) and abs(value) >= 10_000 and not name.endswith(("seed", "port", "pid")):

@@ -120,7 +120,7 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
 
 
 def draw_changes(scene: Scene, rank: int, width: int) -> list[Line]:
-    """When a flagged rank became slow, what happened around then, and in what its process differs."""
+    """When a flagged rank became slow, and what happened around then."""
     frame = scene.frame
     if rank not in scene.stragglers:
         return []
@@ -131,7 +131,7 @@ def draw_changes(scene: Scene, rank: int, width: int) -> list[Line]:
             sign, role = of_severity(event.severity, event.kind)
             line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
             lines.append(line.add(scene.clean(event.message)))
-    return [line.cut(width) for line in (*lines, *draw_differences(scene, rank, width))]
+    return [line.cut(width) for line in lines]
 
 
 def draw_differences(scene: Scene, rank: int, width: int) -> list[Line]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import (
     RECORDING_STOPPED,
-    UNRECORDED,
     Clock,
     Event,
     Hello,
@@ -35,22 +32,23 @@ from ddptop.recording.format import (
     MAX_RAW,
     NO_STEP,
     BlockEntry,
-    BlockSummary,
     RecordingError,
     block_payload,
     copy_payload,
     footer_payload,
-    index_payload,
     pack_frame,
 )
+from ddptop.recording.pending_index import PendingIndex
 from ddptop.recording.records import PASSING, BlockBuilder, is_any_type, parse_records
 from ddptop.recording.thinning import MOST_KEYS, Thinner
+from ddptop.recording.unwritten import UnwrittenRows, WaitingBlock, WaitingBlocks
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ddptop.protocol.message_run import EncodedRun
+    from ddptop.recording.format import BlockSummary
     from ddptop.recording.history import HistoryPiece
 
 FLUSH_BYTES = 64 * 1024
@@ -58,13 +56,6 @@ FLUSH_SHARE = 64
 """A block is at most this part of the limit: thinning depends on the size of the file."""
 FLUSH_NS = 250_000_000
 """A crash of the collector costs at most this much; ranks send it again."""
-
-INDEX_BLOCKS = 256
-INDEX_BYTES = 4 << 20
-"""What a reader has to walk over at the end of a file that was not closed."""
-INDEX_STEPS = 4_000
-"""From one INDEX, with the history behind it, to the next: a reader that goes to a moment reads the steps
-since the last one, in less than half a second of CPU time."""
 
 END_BYTES = 2048
 """Room for the end of a recording that is at its limit, besides a copy of its RUN message."""
@@ -87,18 +78,6 @@ class HistorySource(Protocol):
         """
 
 
-@dataclass
-class MissingRows:
-    """Step records of one process that the disk did not take."""
-
-    rank: int
-    rows: int = 0
-    stop: int = 0
-    """The step after the last one of them."""
-    last_ns: int = 0
-    """When that arrived."""
-
-
 class Writer:
     """Appends messages to a recording. Not thread-safe; one writer to a file."""
 
@@ -112,22 +91,16 @@ class Writer:
         """Why it stopped, or what it leaves out, for a person."""
         self.history: HistorySource | None = None
         """Asked whenever an INDEX is written."""
-        self.unwritten = 0
-        """Step records that are not in the file for lack of room on the disk."""
-        self._missing: dict[int, MissingRows] = {}
-        """By session, those of them that no message says yet."""
-        self._said_missing: list[Event] = []
-        """Messages that say it, not taken yet by `take_missing`."""
+        self._unwritten = UnwrittenRows()
         self.added = 0
         """Messages of the last `add_passing` that were added: where it raised, those before an exception."""
         self.left_out = self.without_detail = 0
         """Step records that this writer has left out near the limit, and those it has kept without detail."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
-        self._waiting: deque[tuple[BlockSummary, bytes | memoryview, int, bytes]] = deque()
-        """Blocks that the disk has not taken yet, with how many step records are in them, and what of
-        them is to be kept twice."""
-        self._waiting_bytes = self._block_rows = 0
+        self._waiting = WaitingBlocks()
+        self._block_rows = 0
+        """Step records in the block that is built."""
         self._failing: str | None = None
         """Why the disk takes nothing at present."""
         self._stop_is_recorded = False
@@ -140,14 +113,11 @@ class Writer:
         self._recorded: set[int] = set()
         self._recorded_every = 1
         self._end_bytes = END_BYTES
-        self._unindexed: list[BlockEntry] = []
+        self._index = PendingIndex()
         self._to_copy: tuple[BlockEntry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
-        self._last_index = self._sequence = 0
-        self._indexed_step = 0
-        """The newest step when the last INDEX was written."""
-        self._last_step = NO_STEP
-        """The newest step in the block that was written last."""
+        self._sequence = 0
+        """The number of the next frame."""
         self.path = path
         self._restored = False
         self.removed = False
@@ -161,7 +131,6 @@ class Writer:
     def _continue_file(self, file: AppendFile) -> None:
         """Continue after the last whole frame."""
         if file.size == len(MAGIC):
-            self._indexed_to = 0
             return
         from ddptop.recording.index import load_contents  # with numpy, which an agent does without
 
@@ -170,14 +139,19 @@ class Writer:
         if contents.end != file.size:
             file.truncate(contents.end)
         count = len(contents.blocks)
-        self._unindexed = [*contents.blocks.slice_blocks(count - contents.unindexed, count)]
-        self._last_index, self._sequence = contents.last_index, contents.next_sequence
-        self._indexed_to = contents.last_index
+        self._sequence = contents.next_sequence
+        unindexed = contents.blocks.slice_blocks(count - contents.unindexed, count)
         steps = contents.blocks.last_step
-        self._last_step = int(steps[steps != NO_STEP][-1]) if (steps != NO_STEP).any() else NO_STEP
+        last_step = int(steps[steps != NO_STEP][-1]) if (steps != NO_STEP).any() else NO_STEP
+        self._index.resume(unindexed, contents.last_index, last_step)
         # Where it stood is not in the file: its size decides anew.
         if self._thinner.update_size(file.size):
             self.note = self._thinner.note
+
+    @property
+    def unwritten(self) -> int:
+        """Step records that are not in the file for lack of room on the disk."""
+        return self._unwritten.count
 
     @property
     def buffered(self) -> int:
@@ -221,7 +195,7 @@ class Writer:
             self._end_bytes = max(self._end_bytes, END_BYTES + len(body))
         elif self._thinner.full or self._has_no_room(passing):
             if self._failing is not None:
-                self._note_missing(received)
+                self._unwritten.note(received)
             else:
                 self.left_out += _count_rows(message)
             return
@@ -280,7 +254,7 @@ class Writer:
     def _has_no_room(self, passing: bool) -> bool:
         # What passes is given up first: what lasts is needed by all that follows.
         bound = WAITING_BYTES if passing else 2 * WAITING_BYTES
-        return self._failing is not None and self._waiting_bytes + self._block.bytes > bound
+        return self._failing is not None and self._waiting.n_bytes + self._block.bytes > bound
 
     @property
     def due_ns(self) -> int | None:
@@ -322,8 +296,8 @@ class Writer:
         if self._file is None or not self._block.bytes:
             return
         summary, records = self._block.build_block()
-        self._waiting.append((summary, records, self._block_rows, self._block.essential_records))
-        self._waiting_bytes += len(records)
+        essential = self._block.essential_records
+        self._waiting.append(WaitingBlock(summary, records, self._block_rows, essential))
         self._block.clear()
         self._block_rows = 0
         if self._failing is None:
@@ -340,9 +314,9 @@ class Writer:
             return
         if self._failing is None:
             self._write_copy()
-            if self._unindexed:
+            if self._index.blocks:
                 self._write_index(final=True)
-            self._write_frame(FOOTER, footer_payload(self._last_index))
+            self._write_frame(FOOTER, footer_payload(self._index.last_offset))
         else:
             self._write_end_without_room()
         self._close_file(self._file)
@@ -351,19 +325,19 @@ class Writer:
         """Write how the run ended into the room that is kept for it on a full disk: of the messages that
         wait, all that last, or the newest of them."""
         lasting: list[Received] = []
-        for _, records, _, _ in self._waiting:
+        for _, records, *_ in self._waiting:
             for received in parse_records(bytes(records), is_any_type):
                 if isinstance(received.message, Steps):
-                    self._note_missing(received)
+                    self._unwritten.note(received)
                 elif not isinstance(received.message, (Clock, *PASSING)):
                     lasting.append(received)
         # RUN last: it says how the run ended, and a reader takes the last one.
         end = [received for received in lasting if isinstance(received.message, Run)]
         lasting = [received for received in lasting if not isinstance(received.message, Run)]
         end_ns = lasting[-1].t_ns if lasting else self._retry_ns
-        lasting += [self._stop_message(end_ns), *self._take_missing_messages(end_ns)]
+        lasting += [self._stop_message(end_ns), *self._unwritten.make_messages(end_ns)]
         self._write_in_end_room([*lasting, *end], FOOTER_BYTES)
-        self._write_frame(FOOTER, footer_payload(self._last_index), in_end_room=True)
+        self._write_frame(FOOTER, footer_payload(self._index.last_offset), in_end_room=True)
 
     def _write_in_end_room(self, messages: Sequence[Received], spared_bytes: int) -> None:
         """Write these messages in the room that is kept for the end, or the newest of them that leave
@@ -379,72 +353,47 @@ class Writer:
             if len(records) <= MAX_RAW and len(payload) <= room and self._leaves_end_room(len(payload)):
                 offset = self._file.size
                 if self._write_frame(BLOCK, payload, in_end_room=True):
-                    self._unindexed.append(BlockEntry(offset, summary))
+                    self._index.blocks.append(BlockEntry(offset, summary))
                 return
             # The newer half: how the run ended matters more than what came before.
             messages = messages[len(messages) // 2 + 1 :]
 
-    def _note_missing(self, received: Received) -> None:
-        """Step records that are not in the file: count them for their process."""
-        message = received.message
-        if isinstance(message, Steps):
-            missing = self._missing.setdefault(received.session, MissingRows(received.rank))
-            missing.rows += len(message.rows)
-            missing.stop = max(missing.stop, message.first_step + len(message.rows))
-            missing.last_ns = received.t_ns
-            self.unwritten += len(message.rows)
-
-    def _take_missing_messages(self, least_ns: int) -> list[Received]:
-        """A message for each process of which step records are missing; a replay sees no end of the gap
-        where the recording stopped. `least_ns`: before this moment none is dated."""
-        messages = []
-        for session, missing in self._missing.items():
-            fields: dict[str, Scalar] = {"session": session, "rows": missing.rows, "steps": missing.stop}
-            at_ns = max(least_ns, missing.last_ns)
-            messages.append(Event(UNRECORDED, at_ns, missing.rank, missing.stop, fields))
-        self._missing = {}
-        self._said_missing += messages
-        return [Received(event.t_ns, -1, 0, 0, event) for event in messages]
-
     def take_missing(self) -> list[Event]:
         """What the recording says, since the last call, of step records that are not in it."""
-        events, self._said_missing = self._said_missing, []
-        return events
+        return self._unwritten.take_events()
 
     def _write_waiting(self) -> None:
         """Write the blocks that wait, oldest first, as far as the disk takes them."""
         # Assumed to be over: the first block that fails sets it again.
         failed, self._failing = self._failing, None
         while self._waiting and self._file is not None:
-            summary, records, rows, essential = self._waiting[0]
+            summary, records, rows, essential = self._waiting.oldest
             offset, payload = self._file.size, block_payload(summary, records)
             fits = self._leaves_end_room(len(payload))
             if fits and not self._write_frame(BLOCK, payload):
                 self._record_stop(summary.first_ns)
                 return
-            self._waiting.popleft()
-            self._waiting_bytes -= len(records)
+            self._waiting.remove_oldest()
             if not fits:
                 self.left_out += rows
                 self._give_up(summary)
                 continue
             entry = BlockEntry(offset, summary)
-            self._unindexed.append(entry)
+            self._index.add(entry)
             self._write_copy()
             self._to_copy = (entry, essential) if essential else None
-            if summary.last_step != NO_STEP:
-                self._last_step = summary.last_step
-            if self._is_index_due(summary.last_step):
+            if self._index.is_due(self._file.size, self._thinner.every):
                 self._write_index()
             if self._thinner.update_size(self._file.size):
                 self._record_thinning(summary.last_ns)
         # The disk takes something again: say what is missing in between, and keep room for the end anew.
         if failed is not None and self._failing is None:
-            what = "step record is" if self.unwritten == 1 else "step records are"
-            missing = f": {self.unwritten:,} {what} missing" if self.unwritten else ""
+            n_rows = self._unwritten.count
+            what = "step record is" if n_rows == 1 else "step records are"
+            missing = f": {n_rows:,} {what} missing" if n_rows else ""
             self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
             self._stop_is_recorded = False
-            for received in self._take_missing_messages(self._block.last_ns):
+            for received in self._unwritten.make_messages(self._block.last_ns):
                 self._block.add(received, encode(received.message))
             if self._file is not None:
                 self._file.renew_end_room()
@@ -460,30 +409,18 @@ class Writer:
     def _stop_message(self, t_ns: int) -> Received:
         return Received(t_ns, -1, 0, 0, Event("recording", t_ns, -1, -1, {"note": self.note}))
 
-    def _is_index_due(self, last_step: int) -> bool:
-        """`last_step`: the newest one of the block that was written last; NO_STEP: it has none."""
-        assert self._file is not None
-        if last_step != NO_STEP:
-            self._indexed_step = min(self._indexed_step, last_step)  # a restarted run counts from 0 again
-            # Fewer steps are kept near the limit, and the distance grows with them.
-            if last_step - self._indexed_step >= INDEX_STEPS * self._thinner.every:
-                return True
-        return len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES
-
     def _leaves_end_room(self, payload_bytes: int) -> bool:
         """Whether a frame leaves room for what ends the file. The end itself may take that room."""
         assert self._file is not None
         # The INDEX that ends the file names every block that none names yet.
-        end = FOOTER_BYTES + EMPTY_INDEX_BYTES + ENTRY_BYTES * (len(self._unindexed) + 1)
+        end = FOOTER_BYTES + self._index.end_bytes
         if not self._thinner.full:
             end += self._end_bytes
         return self._file.size + HEADER.size + payload_bytes + end <= self._limit
 
     def _give_up(self, summary: BlockSummary) -> None:
         """Record only the end of the run from here on: there is no room for a block."""
-        self.left_out += sum(rows for _, _, rows, _ in self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        self.left_out += self._waiting.clear()
         if not self._thinner.full:
             self._thinner.full = True
             self._record_thinning(summary.last_ns)
@@ -502,11 +439,8 @@ class Writer:
     def _write_index(self, *, final: bool = False) -> None:
         assert self._file is not None
         offset = self._file.size
-        if self._write_frame(INDEX, index_payload(self._last_index, self._unindexed)):
-            self._last_index = self._indexed_to = offset
-            steps = (entry.summary.last_step for entry in reversed(self._unindexed))
-            self._indexed_step = next((step for step in steps if step != NO_STEP), self._indexed_step)
-            self._unindexed = []
+        if self._write_frame(INDEX, self._index.payload()):
+            self._index.note_written(offset)
             every = self._thinner.every
             # Right behind the INDEX: there a reader looks for it without a list of its own.
             past = None if self.history is None else self.history.take(final=final, coarser=every)
@@ -543,9 +477,8 @@ class Writer:
             # In the room for the end a failure is no news: why the disk takes nothing is in the note already.
             if not in_end_room:
                 self._failing = describe_disk_error(error)
-                where = (
-                    f"at step {self._last_step:,}" if self._last_step != NO_STEP else "before the first step"
-                )
+                step = self._index.last_step
+                where = f"at step {step:,}" if step != NO_STEP else "before the first step"
                 self.note = f"{RECORDING_STOPPED} {where}: {self._failing}"
             return False
         self._sequence += 1
@@ -556,14 +489,6 @@ class Writer:
         self._waiting.clear()
         self._file = None
         file.close()
-
-
-EMPTY_INDEX_BYTES = len(pack_frame(INDEX, 0, index_payload(0, [])))
-
-ENTRY_BYTES = len(index_payload(0, [BlockEntry(0, BlockSummary(0, 0, 0, 0, 0, 0))])) - len(
-    index_payload(0, [])
-)
-"""What one more block takes in the INDEX that is to come."""
 
 
 def _count_rows(message: Message) -> int:

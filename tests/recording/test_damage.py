@@ -22,7 +22,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_WORLD
 from ddptop.protocol.messages import Event, Progress, Received, Steps
-from ddptop.recording import disk
+from ddptop.recording import disk, pending_index
 from ddptop.recording import records as records_module
 from ddptop.recording import writer as writer_module
 from ddptop.recording.index import load_contents
@@ -60,7 +60,7 @@ def records() -> list[Received]:
 def whole(records: list[Received], tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "train.ddptop"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_module, "INDEX_STEPS", 50)  # several of them, as in a large file
+        patch.setattr(pending_index, "INDEX_STEPS", 50)  # several of them, as in a large file
         writer = Writer(path, limit_bytes=GIB)
         for number, received in enumerate(records):
             writer.add(received, encode(received.message))

@@ -15,7 +15,7 @@ from ddptop.frames.ledger import Ledger
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
-from ddptop.recording import writer
+from ddptop.recording import pending_index
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report import build
@@ -70,7 +70,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reducer, recorder = Reducer(), Writer(target, limit_bytes=GIB)
     recorder.history = NewHistory(reducer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "INDEX_STEPS", 128)
+        patch.setattr(pending_index, "INDEX_STEPS", 128)
         collect(recorder, reducer, run_messages())
         recorder.close()
     return target
@@ -110,7 +110,7 @@ def test_of_very_many_ranks_a_jump_reads_as_many_steps_as_sums_are_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their rows are more than a jump reads else."""
-    monkeypatch.setattr(writer, "INDEX_STEPS", 8)
+    monkeypatch.setattr(pending_index, "INDEX_STEPS", 8)
     for name in ("RECALLED_ROWS", "LEAST_TAIL_ROWS"):
         monkeypatch.setattr(player, name, 0)
     reducer, recorder = Reducer(), Writer(tmp_path / "run.ddptop", limit_bytes=GIB)

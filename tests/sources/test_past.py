@@ -19,7 +19,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Flag, Logged, Received, Replica, Run, Steps
-from ddptop.recording import records, writer
+from ddptop.recording import pending_index, records
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources import player, showing
@@ -266,7 +266,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reducer, recorder = Reducer(), Writer(target, limit_bytes=GIB)
     recorder.history = NewHistory(reducer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "INDEX_STEPS", 500)
+        patch.setattr(pending_index, "INDEX_STEPS", 500)
         collect(recorder, reducer, eventful_run())
         recorder.close()
     return target

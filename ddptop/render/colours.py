@@ -20,7 +20,7 @@ DARK = {
 LIGHT = {
     # Dark phases here are bright ones on a dark ground, so that waiting stays orange.
     "background": "#fbfbf8", "cursor": "#e8e9ec", "word": "#dde3ea", "banner": "#8a5a00", "text": "#2f3337",
-    "strong": "#0b1017", "dim": "#566170", "faint": "#69727e", "rule": "#ccd3da", "accent": "#0b62ad",
+    "strong": "#0b1017", "dim": "#566170", "faint": "#69727e", "rule": "#a9b2bc", "accent": "#0b62ad",
     "good": "#136b42", "warn": "#9e4c06", "bad": "#c01c30", "data": "#573c05", "forward": "#2e91e1",
     "backward": "#114177", "wait": "#d96f06", "transfer": "#044a40", "optimizer": "#9f78e2",
     "other": "#3b414b", "sync": "#ce6b9d", "torch": "#6f9a2c", "area": "#d4e2ef", "edge": "#4c5b6b",
@@ -30,7 +30,7 @@ LIGHT = {
 CVD = {
     # After Okabe and Ito's palette (2008), whose hues the common kinds of colour blindness keep apart.
     "background": "#101010", "cursor": "#262626", "word": "#333333", "banner": "#f0e442", "text": "#d0d0d0",
-    "strong": "#ffffff", "dim": "#9a9a9a", "faint": "#7e7e7e", "rule": "#3a3a3a", "accent": "#56b4e9",
+    "strong": "#ffffff", "dim": "#9a9a9a", "faint": "#7e7e7e", "rule": "#4b4b4b", "accent": "#56b4e9",
     "good": "#56b4e9", "warn": "#f0e442", "bad": "#ff7a1a", "data": "#786226", "forward": "#88c4f5",
     "backward": "#0069a6", "wait": "#f0b030", "transfer": "#007354", "optimizer": "#e0b0cc",
     "other": "#60656e", "sync": "#d8cba0", "torch": "#c6ccd2", "area": "#24425c", "edge": "#a9b5c0",
@@ -40,7 +40,7 @@ CVD = {
 CONTRAST = {
     # Text at 7:1 and more, also what is faint.
     "background": "#000000", "cursor": "#303030", "word": "#404040", "banner": "#ffd75f", "text": "#f0f0f0",
-    "strong": "#ffffff", "dim": "#c8c8c8", "faint": "#a8a8a8", "rule": "#767676", "accent": "#9ad5ff",
+    "strong": "#ffffff", "dim": "#c8c8c8", "faint": "#a8a8a8", "rule": "#6e6e6e", "accent": "#9ad5ff",
     "good": "#8ff0b4", "warn": "#ffb86b", "bad": "#ff8a94", "data": "#856d2c", "forward": "#a5d6ff",
     "backward": "#3570b8", "wait": "#ffbe7d", "transfer": "#207c70", "optimizer": "#dac8ff",
     "other": "#6a7079", "sync": "#ffb6c6", "torch": "#cfe39a", "area": "#25486d", "edge": "#c3cedb",

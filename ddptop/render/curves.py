@@ -205,6 +205,8 @@ def _put_curve(cells: list[_Cell], bits: bytes, role: Role, ascii_only: bool) ->
             cells[column] = _Cell(_choose_letter(dots), role)
         elif dots:
             ground = cells[column].ground
+            # Dim dots are seen on the ground of the screen and on a quiet area, and on nothing lighter.
+            shown: Role = "ink" if role == "dim" and ground not in (None, "area") else role
             cells[column] = _Cell(
-                _BRAILLE[dots], role if ground is None else combine_roles(role, ground), ground
+                _BRAILLE[dots], role if ground is None else combine_roles(shown, ground), ground
             )

@@ -133,6 +133,8 @@ class Palette:
             accent = self._find_colour("accent")
             return Style(color=self._background.rich_color, bgcolor=accent.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent", "match")
+        if ground == "cursor" and role == "faint":
+            role = "dim"  # the ground of the line under the cursor is lighter, or darker
         colour = self._find_colour("warn" if role == "match" else role)
         # Underlined too, for terminals without colour.
         under = True if role == "match" else None

@@ -10,11 +10,12 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.colours import THEMES_OF_ROLES
-from ddptop.render.line import Role, combine_roles
+from ddptop.render.line import Ground, Role, combine_roles
 from ddptop.render.milestones import STAGES
 from ddptop.render.phases import PARTS
+from ddptop.tui.svg import is_dotted, is_drawn
 from ddptop.tui.theme import THEMES, Palette, contrast
-from tests.tui.gallery import lines_of
+from tests.tui.gallery import PAGES, lines_of
 
 TEXT: tuple[Role, ...] = ("text", "strong", "dim", "accent", "good", "warn", "bad")
 OURS = pytest.mark.parametrize("name", THEMES_OF_ROLES)
@@ -35,6 +36,43 @@ def test_text_can_be_read(name: str) -> None:
     assert between(name, "banner", "background") >= 4.5, "letters of a banner have the ground's colour"
     assert between(name, "accent", "background") >= 4.5, "those of the view that is open, too"
     assert between(name, "text", "word") >= 7.0, "what a key does"
+
+
+EVERY_WORLD = ("straggler", "stall", "with a bill", "waiting", "start held up", "without DDP")
+
+
+@pytest.fixture(scope="module")
+def drawn() -> set[tuple[str, Role, Ground]]:
+    """Every sign of every view in some states, with its role and the ground of its line."""
+    pages = [(world, view, "80x24") for world in EVERY_WORLD for view in PAGES]
+    pages += [("with a bill", view, "160x50") for view in PAGES]
+    return {
+        (sign, role, line.ground)
+        for page in pages
+        for line in lines_of(*page)
+        for text, role in line.pieces
+        for sign in text
+    }
+
+
+@OURS
+def test_what_is_written_on_any_page_can_be_read(name: str, drawn: set[tuple[str, Role, Ground]]) -> None:
+    """Also on areas and in the line under the cursor. Lines of panels and axes are seen, no more."""
+    palette = Palette(next(theme for theme in THEMES if theme.name == name))
+    faint = {}
+    for sign, role, ground in drawn:
+        front, _, behind = role.partition("/")
+        if sign == " " or front == behind or (is_drawn(sign) and not is_dotted(sign)):
+            continue
+        style = palette.style(role, ground)
+        assert style.color is not None and style.bgcolor is not None
+        ratio = contrast(*(Color.from_rich_color(colour) for colour in (style.color, style.bgcolor)))
+        least = 1.2 if front == "rule" else 3.0 if is_drawn(sign) else 4.5
+        if ratio < least:
+            faint[role, ground, sign] = round(ratio, 2)
+    assert not faint
+    assert between(name, "rule", "background") >= 2.0, "the borders of panels, and axes"
+    assert between(name, "edge", "rule") >= 3.0, "how full a bar is"
 
 
 @OURS

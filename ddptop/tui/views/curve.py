@@ -459,7 +459,9 @@ def _put_signs(line: Line, signs: dict[int, Piece]) -> Line:
     for column, (sign, role) in signs.items():
         front, _, behind = cells[column][1].partition("/")
         on_area = front == behind and "/" not in role
-        cells[column] = (sign, combine_roles(role, cast("Role", behind)) if on_area else role)
+        # What is dim on the ground of the screen is as light as some areas.
+        shown: Role = "ink" if role == "dim" else role
+        cells[column] = (sign, combine_roles(shown, cast("Role", behind)) if on_area else role)
     return join_cells(cells)
 
 

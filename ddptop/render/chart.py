@@ -351,19 +351,29 @@ class TimeAxis:
         return round(min(max(place, -1.0), self.width + 1.0))
 
     def draw_numbers(self, unit_name: str = "ms") -> Line:
-        """Round numbers where they belong, the unit behind the last."""
+        """Round numbers where they belong, the unit behind the last that has room for it."""
         span = self.end_ms - self.begin_ms
         if span <= 0 or self.width < MIN_APART:
             return Line()
         unit = _round_up(span * MIN_APART / self.width)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
-        line = Line()
+        numbers: list[tuple[int, str]] = []
+        end = 0
         for multiple in range(math.ceil(self.begin_ms / unit), math.floor(self.end_ms / unit) + 1):
             text, place = fixed(multiple * unit, digits), self.cell(multiple * unit)
-            if place < line.width + (1 if line.width else 0) or place + len(text) > self.width:
+            if place < end + (1 if numbers else 0) or place + len(text) > self.width:
                 continue
+            numbers.append((place, text))
+            end = place + len(text)
+        line, stop = Line(), self.width
+        for index, (place, text) in reversed(list(enumerate(numbers))):
+            if place + len(text) + 1 + len(unit_name) <= stop:
+                numbers[index] = place, f"{text} {unit_name}"
+                break
+            stop = place - 1
+        for place, text in numbers:
             line.pad(place).add(text, "faint")
-        return line if line.width + 3 > self.width else line.add(f" {unit_name}", "faint")
+        return line
 
 
 class Track:

@@ -55,6 +55,16 @@ def fit_text(text: str, width: int, right: bool = False) -> str:
     return set_cell_size(text, width - 1) + "…" if width > 0 else ""
 
 
+def cut_at_word(text: str, width: int) -> str:
+    """At most `width` cells: cut with an ellipsis after a word that is no figure, or within the first one."""
+    if text_width(text) <= width:
+        return text
+    cut = text
+    while " " in cut and (text_width(cut) + 1 > width or cut[-1].isdecimal()):
+        cut = cut.rpartition(" ")[0].rstrip(" ·:;,(")
+    return f"{cut}…" if text_width(cut) < width else fit_text(text, width)
+
+
 def fit_tail(text: str, width: int) -> str:
     """A text of exactly `width` cells, cut at the front: names of hosts differ at their end."""
     if text_width(text) > width > 0:

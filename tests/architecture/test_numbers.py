@@ -144,7 +144,7 @@ FIGURE = re.compile(
 )
 """Not the bounds of a legend's classes, and no budget, which is written as it was set."""
 
-AXIS = re.compile(r"^ *0(?: +\d+)+ ms")
+AXIS = re.compile(r"^ *\d+(?: +\d+)+ ms")
 
 OF_HUNDREDTHS = re.compile(r"clock|round trip|sum over buckets|bucket")
 """What has two decimals where it is in ms (`RATIO`)."""

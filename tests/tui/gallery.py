@@ -7,8 +7,8 @@ without a training.
 
 from __future__ import annotations
 
+import argparse
 import html
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -18,6 +18,7 @@ import numpy as np
 from rich.style import Style
 
 from ddptop.frames.frame import Frame
+from ddptop.frames.history import RankMinutes
 from ddptop.render.line import Ground, Line, Role
 from ddptop.render.text import ASCII
 from ddptop.tui.svg import draw_svg
@@ -27,6 +28,7 @@ from tests.tui.fake import (
     CASES,
     evaluating,
     finished,
+    last_minutes,
     live,
     replay_from_the_start,
     saving,
@@ -113,6 +115,7 @@ class StepsSource(WantedSource):
             "step_ms": ranks.step_ms[rank],
             "own_ms": ranks.own_ms[rank],
             "excess_ms": ranks.excess_ms[rank],
+            "lateness_ms": ranks.lateness_ms[rank],
         }
         columns = {name: np.broadcast_to(column, len(steps.step)) for name, column in parts.items()}
         detailed = np.isfinite(steps.wait_ms)
@@ -120,12 +123,21 @@ class StepsSource(WantedSource):
             steps,
             step=steps.step - steps.step[-1] + float(self.frame.group.step or 0),
             loss=steps.loss - steps.loss[-1] + ranks.loss[rank],
-            wait_ms=np.where(detailed, ranks.wait_ms[rank], np.nan),
-            transfer_ms=np.where(detailed, ranks.transfer_ms[rank], np.nan),
-            minutes=steps.minutes if self.frame.buckets else None,
+            wait_ms=np.where(detailed, ranks.exposed_wait_ms[rank], np.nan),
+            transfer_ms=np.where(detailed, ranks.exposed_comm_ms[rank] - ranks.exposed_wait_ms[rank], np.nan),
+            minutes=_excess_so_far(self.frame, rank) if self.frame.buckets else None,
             **columns,
         )
         self.frame = replace(self.frame, focus=steps)
+
+
+def _excess_so_far(frame: Frame, rank: int) -> RankMinutes:
+    """Of the rank over the last minutes of the run: large at the end if it is flagged."""
+    late = frame.straggler
+    minutes = last_minutes(int(late is not None and rank in (late.rank, *late.ranks)))
+    time_s = minutes.time_s + frame.run.elapsed_s - minutes.time_s[-1]
+    parts = (column[time_s > 0] for column in (time_s, minutes.mean_ms, minutes.largest_ms))
+    return RankMinutes(*parts)
 
 
 @cache
@@ -167,7 +179,9 @@ def names() -> Iterator[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for view, size, colours in names():
         (folder / f"{size}-{view}-{colours}.html").write_text(page(view, size, colours), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
-from tests.tui.gallery import lines_of
+from tests.tui.gallery import frame_of, lines_of
 from tests.tui.troubles import drifting, missing
 
 
@@ -233,3 +234,55 @@ def test_a_small_page_names_what_it_shows_in_whole_words(
 def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: str) -> None:
     text = "\n".join(map(str, lines_of(world, "buckets", size)))
     assert "mean ms" in text and "└───" in text
+
+
+@pytest.mark.parametrize(
+    ("world", "view", "size", "expected"),
+    [
+        ("straggler", "overview", "50x24", "12:30 ▲ rank 1 became slow: data loading"),
+        ("straggler", "events", "50x24", "12:30:40 ▲ rank 1 became slow: data loading"),
+        ("stall", "events", "50x24", "12:31:05 ■ stall: rank 1 is missing: it has not…"),
+        (
+            "dead",
+            "events",
+            "80x24",
+            "12:30:55 ■ rank 2 failed: ValueError: shard 7 is empty (data.py:31 read)",
+        ),
+        ("a silent host", "overview", "80x24", "is unreachable: last message 4 s ago, at…"),
+        ("straggler", "timeline", "50x24", "0          20 ms      40      wait transfer"),
+        ("healthy", "timeline", "80x24", "● no rank stands out: all within 0.10 ±0.10 ms"),
+        ("healthy", "timeline", "50x24", "● no rank stands out: all within 0.10 ±0.10 ms"),
+        ("a silent host", "overview", "50x24", "▸     8 ◇ unreachable 4s"),
+        ("a silent host", "overview", "160x50", "▸     8 gpu-002 cuda:0 ◇ unreachable 4s"),
+        ("3 hosts", "overview", "160x50", "▸ rank 6  20.3 ms  gpu-001   "),
+        ("4,096 ranks", "hosts", "80x24", "▸node256 ■ stalled      8/8  2050     0.0"),
+        ("dead", "hosts", "50x24", "▸node0 ✗ failed       0/4     2     0.1"),
+        ("4,096 ranks", "stall", "160x50", "try: py-spy dump --pid 6360 on node256"),
+        ("a silent host", "stall", "67x19", "step ms 46.8 p50 last known"),
+        ("replay", "heat", "160x50", "node0  cuda:1  running"),
+        ("evaluating", "heat", "160x50", "node0  cuda:0  eval"),
+        ("3 hosts", "hosts", "160x50", "parts of the steps of all ranks, newest"),
+        ("3 hosts", "timeline", "160x50", "parts of the steps around this one"),
+        ("waiting", "rank", "30x6", "  yet"),
+        ("stall", "timeline", "50x24", "▪█████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒"),
+    ],
+)
+def test_a_page_shows_its_culprit_its_units_and_whole_words(
+    world: str, view: str, size: str, expected: str
+) -> None:
+    text = "\n".join(str(line).rstrip() for line in lines_of(world, view, size))
+    assert expected in text
+
+
+@pytest.mark.parametrize("size", ["80x24", "160x50", "67x19", "50x24"])
+@pytest.mark.parametrize("view", ["overview", "events", "stall", "compare"])
+@pytest.mark.parametrize("world", ["straggler", "dead", "stall", "a silent host", "3 hosts"])
+def test_an_event_ends_with_a_word(world: str, view: str, size: str) -> None:
+    frame = frame_of(world)
+    words = {
+        word.strip(":,;()") for event in (*frame.events, *frame.alerts) for word in event.message.split()
+    }
+    for line in map(str, lines_of(world, view, size)):
+        for event in re.findall(r"\d\d:\d\d:?\d* [▲■●] ([^│]*?)…", line):
+            last = event.split()[-1]
+            assert last in words and not last.isdecimal(), line

@@ -505,7 +505,7 @@ def _draw_own(scene: Scene, rank: int, width: int) -> list[Line]:
         if stack.rank == rank:
             lines += tree_lines(scene, stack, width, LINES_OF_STACK)
     events = [event for event in reversed(frame.events) if event.rank == rank]
-    return lines + [Line("  ").extend(draw_event(scene, event)) for event in events]
+    return lines + [Line("  ").extend(draw_event(scene, event, width - 2)) for event in events]
 
 
 class CompareView(OneRankView):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
@@ -12,7 +13,7 @@ from ddptop.frames.numbers import age, clock, count, counted
 from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, draw_rule, highlight_matches, of_severity
 from ddptop.render.milestones import draw_before_first_step
-from ddptop.render.text import fit_text, wrap_lines
+from ddptop.render.text import cut_at_word, fit_text, text_width, wrap_lines
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
@@ -23,6 +24,9 @@ from ddptop.tui.views.moment import Series, draw_before_and_after, draw_moment, 
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 from ddptop.tui.views.rank_cells import rank_panel
 from ddptop.tui.views.rank_table import draw_ranks_now
+
+if TYPE_CHECKING:
+    from ddptop.render.line import Role
 
 ASIDE = 4
 """Cells between two events on one line."""
@@ -41,13 +45,13 @@ def draw_events(scene: Scene, width: int, height: int) -> list[Line]:
     events = [event for event in newest_first if not _in_verdict(scene.frame, event)]
     events = events if begin is None else [begin, *(event for event in events if event is not begin)]
     if height == 1 and not lines and events:
-        line = draw_event(scene, events[0], short=True).cut(width)
+        line = draw_event(scene, events[0], width, short=True)
         for second_event in events[1:2]:
-            second = draw_event(scene, second_event, short=True)
+            second = draw_event(scene, second_event, width, short=True)
             if line.width + ASIDE + second.width <= width:
                 line.pad(width - second.width).extend(second)
         return [line]
-    lines += [draw_event(scene, event).cut(width) for event in events[: height - len(lines)]]
+    lines += [draw_event(scene, event, width) for event in events[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
 
 
@@ -81,26 +85,34 @@ def searched_texts(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     ]
 
 
-def draw_event(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
-    """Time, sign, message and, where it adds something, the step."""
+def draw_event(scene: Scene, event: LoggedEvent, width: int, short: bool = False) -> Line:
+    """Time, sign, message and, where it adds something and there is room, the step."""
     sign, role = of_severity(event.severity, event.kind)
     line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
-    line.add(scene.clean(event.message))
-    if event.step is not None and "step" not in event.message and not short:
-        line.add(f"  step {count(event.step)}", "faint")
+    return _add_message(scene, line, event, width, "text", has_step=not short)
+
+
+def _add_message(
+    scene: Scene, line: Line, event: Alert | LoggedEvent, width: int, role: Role, *, has_step: bool
+) -> Line:
+    """The message, without the step in which it began where that does not fit, or cut between two words."""
+    message, room = scene.clean(event.message), width - line.width
+    if text_width(message) > room:
+        message = cut_at_word(re.sub(r" \(step [\d,]+\)$", "", message), room)
+    line.add(message, role)
+    step = f"  step {count(event.step)}"
+    if has_step and event.step is not None and "step" not in event.message:
+        line.add(step if line.width + len(step) <= width else "", "faint")
     return line
 
 
-def draw_alert(scene: Scene, alert: Alert, short: bool = False) -> Line:
+def draw_alert(scene: Scene, alert: Alert, width: int, short: bool = False) -> Line:
     """A condition that holds now, and for how long; `short` on a narrow screen."""
     sign, role = of_severity(alert.severity, alert.kind)
     lasts = age(scene.frame.unix_s - alert.since_s)
     when = lasts if short else f"since {clock(alert.since_s)}, {lasts}"
     line = Line(f"{sign} ", role).add(f"{when}  ", "dim")
-    line.add(scene.clean(alert.message), "bad" if role == "bad" else "strong")
-    if alert.step is not None and "step" not in alert.message and not short:
-        line.add(f"  step {count(alert.step)}", "faint")
-    return line
+    return _add_message(scene, line, alert, width, "bad" if role == "bad" else "strong", has_step=not short)
 
 
 IN_FULL = 3
@@ -181,7 +193,7 @@ def _draw_alerts(scene: Scene, alerts: list[Alert], cursor: int, width: int, mos
     lines = [
         _draw_chosen(
             index == cursor,
-            highlight_matches(draw_alert(scene, alert, width < NARROW), pattern),
+            highlight_matches(draw_alert(scene, alert, width - 2, width < NARROW), pattern),
             index,
             width,
         )
@@ -199,12 +211,8 @@ class EventLists(NamedTuple):
 
     panels: tuple[Panel, Panel]
     scroll: Scroll
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the line under the cursor has no room for its message."""
-        lines = (line for panel in self.panels for line in panel.lines if line.target == self.scroll.cursor)
-        return any(str(line).endswith("…") for line in lines)
+    is_cut: bool
+    """Whether the line under the cursor has no room for its message."""
 
 
 def _list_events(scene: Scene, width: int, height: int) -> EventLists:
@@ -219,7 +227,7 @@ def _list_events(scene: Scene, width: int, height: int) -> EventLists:
     pattern = match.highlight_pattern(scene.place.searched)
     below = []
     for index in shown:
-        line = highlight_matches(draw_event(scene, happened[index]), pattern)
+        line = highlight_matches(draw_event(scene, happened[index], width - 2), pattern)
         below.append(_draw_chosen(n_alerts + index == cursor, line, n_alerts + index, width))
     if not happened:
         none = "no event matches" if scene.frame.events else "nothing has happened yet"
@@ -228,7 +236,10 @@ def _list_events(scene: Scene, width: int, height: int) -> EventLists:
         Panel(f"{counted(n_alerts, 'alert')} now", above, len(above) + 1, figure=typed),
         Panel(f"{counted(len(happened), 'event')}, newest first", below, height - len(above) - 1),
     )
-    return EventLists(panels, replace(scroll, cursor=cursor))
+    lines = [str(line) for line in (*above, *below) if line.target == cursor]
+    chosen = list_events(scene.frame, scene.place.event_filter)[cursor : cursor + 1]
+    is_cut = any(scene.clean(event.message) not in "".join(lines) for event in chosen)
+    return EventLists(panels, replace(scroll, cursor=cursor), is_cut)
 
 
 def _draw_wide(scene: Scene, width: int, height: int) -> Page:

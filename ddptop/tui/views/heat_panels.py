@@ -11,6 +11,7 @@ from ddptop.frames.numbers import RATIO, UNKNOWN, count, counted, fixed, known, 
 from ddptop.frames.statistics import median
 from ddptop.render import table
 from ddptop.render.line import Line, combine_roles, join_parts
+from ddptop.render.rank_table import state_piece
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.curve import Curve, Happened, draw_chart
@@ -129,7 +130,8 @@ def _draw_cell(scene: Scene, cells: MapCells, width: int) -> list[Line]:
     words = Line(f"{heat_figures.FIGURES[figure].called} ", "dim").add(_with_unit(figure, value), "strong")
     where = []
     if rank is not None and rank < len(ranks.host):
-        names = (ranks.host[rank], ranks.device[rank], ranks.state[rank])
+        state = state_piece(scene, rank)[0].partition(" ")[2]
+        names = (ranks.host[rank], ranks.device[rank], state)
         where = [Line(scene.clean(name), "dim") for name in names]
     others = cells.value[:, cells.column] if cells.steps else cells.value.ravel()
     others = others[np.isfinite(others)]

@@ -66,7 +66,7 @@ and of the ranks."""
 NAME_CELLS, BAR_PART = 8, 4
 """Cells before a bar of the usage, and which part of the width the bar has."""
 
-MAP_LINES, WHOLE_LEDGER, LEAST_CHART = 3, 14, 9
+MAP_LINES, WHOLE_LEDGER, LEAST_CHART = 3, 14, 8
 """Lines of the map of ranks without its cells, of all of the ledger, and of a chart at least."""
 
 

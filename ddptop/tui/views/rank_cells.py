@@ -14,10 +14,11 @@ import numpy as np
 
 from ddptop.frames.columns import folds
 from ddptop.frames.conditions import RED_STATES
+from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import fixed, known
 from ddptop.frames.statistics import median
 from ddptop.render.line import Line, Role, combine_roles, join_parts, of_state
-from ddptop.render.text import fit_tail
+from ddptop.render.text import fit_tail, text_width
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_shades import Shades, digits
@@ -135,7 +136,7 @@ def rank_panel(scene: Scene, width: int, height: int, rank: int) -> Panel:
                 line.extend(label) if numbered else line.pad(begin + label.width)
             for level, of_cell in zip(levels[row].tolist(), who[row].tolist(), strict=True):
                 _add_cell(scene, line, shades, (level, of_cell), plan.cell, (numbered, of_cell == rank))
-    lines[-2] = _draw_cursor(scene, figure, values, rank) if rank < world else Line()
+    lines[-2] = _draw_cursor(scene, figure, values, rank, width - BORDER) if rank < world else Line()
     title = "ranks by host"
     if usual is not None:
         lines[-1] = _draw_shades(scene, shades, figure, width - BORDER)
@@ -231,14 +232,15 @@ def _add_cell(
     line.spot(begin, line.width, Do.RANK(rank))
 
 
-def _draw_cursor(scene: Scene, figure: str, values: NDArray[np.float64], rank: int) -> Line:
+def _draw_cursor(scene: Scene, figure: str, values: NDArray[np.float64], rank: int, width: int) -> Line:
     ranks = scene.frame.ranks
-    where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip()
+    host, device = scene.clean(host_index(ranks.host).rank_short[rank]), scene.clean(ranks.device[rank])
     value = float(values[rank])
     # As the table beside it writes the figure: a negative excess is 0 in both.
     text = heat_figures.FIGURES[figure].text(value) + (" ms" if known(value) else "")
     line = Line("▸ ", "accent").add(f"rank {rank}", "strong")
-    return line.add(f"  {text}").add(f"  {where}", "dim")
+    line.add(f"  {text}").add(f"  {host}" if host else "", "dim")
+    return line.add(f" {device}" if line.width + 1 + text_width(device) <= width else "", "dim")
 
 
 def _draw_shades(scene: Scene, shades: Shades, figure: str, width: int) -> Line:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.columns import distinct_texts
-from ddptop.frames.conditions import PROBLEM_STATES, RED_STATES, word_of_state
+from ddptop.frames.conditions import PROBLEM_STATES, word_of_state
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.hosts import host_index
 from ddptop.render.context import CALM
@@ -163,13 +163,8 @@ def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     unwell = _unwell_states(scene)
     front = [rank for rank in chosen if states[rank] in unwell or rank in stragglers]
     lifted = set(front)
-    front.sort(
-        key=lambda rank: (
-            rank not in scene.responsible,
-            states[rank] not in RED_STATES,
-            rank not in stragglers,
-        )
-    )
+    place, _ = scene.attention
+    front.sort(key=lambda rank: int(place[rank]))
     return front + [rank for rank in chosen if rank not in lifted]
 
 

@@ -401,7 +401,9 @@ class RankView(OneRankView):
         rank = scene.place.rank
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
-            return Page([draw_rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
+            words = wrap_lines("this rank has not reported yet", width - 2)
+            lines = [Line("  ").add(part, "dim") for part in words]
+            return Page([draw_rule(width, f"rank {rank}"), *lines])
         facts = [*draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)

@@ -106,7 +106,9 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
     ]
     if past:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
-        lines += [Line("  ").extend(draw_event(scene, event)) for event in reversed(past[-EARLIER:])]
+        lines += [
+            Line("  ").extend(draw_event(scene, event, width - 2)) for event in reversed(past[-EARLIER:])
+        ]
     return lines
 
 
@@ -115,7 +117,7 @@ def _draw_calm_with_chart(scene: Scene, width: int, height: int) -> list[Line]:
     step, where `height` lines have room for them."""
     lines = _draw_calm(scene, width)
     room = height - len(lines) - 1
-    if room < LEAST_CHART:
+    if room < LOW_CHART:
         return lines
     if not _has_steps(scene):
         return lines + draw_before_first_step(scene, width, room + 1)
@@ -169,8 +171,8 @@ HEAD_HEIGHT, STACKS_HEIGHT, CALM_HEIGHT = 6, 17, 12
 """Lines at least: of what has happened and what to try, of the stacks, and of what is said in their place
 while nothing is stalled."""
 
-BEFORE_HEIGHT, LEAST_CHART = 12, 8
-"""Lines at least of what was before it, and of a chart."""
+BEFORE_HEIGHT, LEAST_CHART, LOW_CHART = 12, 8, 6
+"""Lines at least of what was before it, of a chart in a panel, and of one below the words of a calm page."""
 
 MOST_HOSTS = 4
 
@@ -182,7 +184,10 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     left_room, right_room = left - 1, width - left - BORDER
     aside = [*_draw_hosts(scene, right_room), _draw_events(scene, right_room)]
     if not in_trouble(scene.frame):
-        columns = _halves(width, [Panel("stalls and deaths", _draw_calm(scene, left_room))], aside)
+        calm = _draw_calm(scene, left_room)
+        if verdict(scene.frame).sign == "critical":
+            calm = _insert_action(draw_advice(scene.clean(next_action(scene.frame)), left_room), calm)
+        columns = _halves(width, [Panel("stalls and deaths", calm)], aside)
         lines = draw_band(columns, CALM_HEIGHT)
         room = height - CALM_HEIGHT
         room = room // 2 if _has_steps(scene) else room

@@ -63,7 +63,8 @@ def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, heigh
     most = height - LEAST_BAND - 2 if is_high else height
     n_ranks = min(len(shown.lanes) + 2, most) if is_high else height
     n_buckets = max(1, len(scene.frame.buckets), len(scene.frame.process_groups)) + 2
-    n_buckets = min(n_buckets, most) if is_high else height
+    is_short = n_buckets + LEAST_BAND <= height
+    n_buckets = min(n_buckets, most) if is_high or is_short else height
     ranks = [
         Panel(_title_of_ranks(shown), _draw_own_times(scene, shown, widths[0] - 1, n_ranks - 1), n_ranks)
     ]
@@ -71,6 +72,7 @@ def draw_step_panels(scene: Scene, shown: Timeline, rank: int, width: int, heigh
     if is_high:
         usual = _draw_usual(scene, shown, rank, widths[0] - 1)
         ranks.append(Panel(f"rank {rank}: this step beside its median", usual))
+    if is_high or is_short:
         what, title = second_series(scene.frame)
         second = _draw_steps_around(scene, shown.step, widths[1] - BORDER, height - n_buckets, what)
         buckets.append(Panel(f"{title} around this one", second))

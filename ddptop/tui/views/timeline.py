@@ -82,15 +82,17 @@ def _draw_stuck_lanes(scene: Scene, stall: Stall, width: int, room: int, tall: i
     label, longest = len(str(max(shown, default=0))), max(map(text_width, texts), default=0)
     bar = width - label - 6 - longest
     lanes = (
-        _draw_stuck_lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0, tall)
+        _draw_stuck_lane(scene, stall, rank, text, (label, bar if bar >= MIN_BAR else 0), (width, tall))
         for rank, text in zip(shown, texts, strict=True)
     )
     return [line for lane in lanes for line in lane]
 
 
 def _draw_stuck_lane(
-    scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int, tall: int
+    scene: Scene, stall: Stall, rank: int, text: str, cells: tuple[int, int], size: tuple[int, int]
 ) -> list[Line]:
+    """`cells` of the label and of the bar; where a line has no room for the bar, it lies below the words."""
+    (label, bar), (width, tall) = cells, size
     chosen, blamed = rank == scene.place.timeline.rank, rank in stall.ranks
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{rank}".ljust(label + 2), "bad" if blamed else "strong")
@@ -101,6 +103,10 @@ def _draw_stuck_lane(
         drawn = _draw_stuck_bar(scene, stall, rank, bar)
         line.extend(drawn).add(" ")
         again = [below.extend(drawn) for below in again]
+    elif tall > 1:
+        drawn = _draw_stuck_bar(scene, stall, rank, width - line.width)
+        n_bars = max(1, tall - 2)  # the last line parts it from the next lane
+        again[:n_bars] = [below.extend(drawn) for below in again[:n_bars]]
     for below in again:
         below.target = rank
     return [line.add(scene.clean(text), "bad" if blamed else "text"), *again]
@@ -200,7 +206,7 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has checked
         who = f"rank {shown.last}{on_hosts(scene.frame, (shown.last,))}"
         late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
-        even = f"no rank stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"
+        even = f"no rank stands out: all within {fixed(shown.skew_ms, digits)}{bound} ms"
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)
     else:

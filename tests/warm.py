@@ -28,6 +28,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -250,6 +251,40 @@ def _skip_static_destructors() -> None:
     libc = ctypes.PyDLL(None)
     libc.on_exit(libc._exit, None)
     libc.__cxa_atexit(libc.fflush, None, None)  # called before the former, as fflush(NULL)
+
+
+def _keep_operators() -> None:
+    """Torch's own, some 170 libraries, are not to be taken apart one by one: a third of the end of a fork.
+
+    Not in a rank: without this pause, torch aborts more often while a process group of the script ends.
+    """
+    for library in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        library.atexit = False
+
+
+class _End:
+    """Ends a fork once `sys` is taken apart, the last module.
+
+    Python's own end then writes to every interned string, and so copies much of what a fork shares with its
+    template. `exit` still flushes what C has buffered.
+    """
+
+    def __init__(self, code: int) -> None:
+        self._code, self._exit, self._streams = code, ctypes.PyDLL(None).exit, (sys.stdout, sys.stderr)
+
+    def __del__(self) -> None:
+        for stream in self._streams:
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):  # closed, or full: Python's exit code says so
+                return
+        self._exit(self._code)
+
+
+def _end_with(code: object) -> None:
+    """Once Python ends with this code of `sys.exit`; one that is no number is left to Python."""
+    if not _has_triton() and (code is None or isinstance(code, int)):
+        sys.of_the_template = _End(code or 0)  # type: ignore[attr-defined]
 
 
 def _has_triton() -> bool:
@@ -486,6 +521,8 @@ def _run(words: list[str]) -> NoReturn:
 
         if words[1] in OURS and words[2:3] != ["demo"]:
             sys.modules |= _of_ours
+        if words[1] in MODULES + OURS and "RANK" not in os.environ:
+            _keep_operators()
         if not hasattr(sys.modules.get(words[1]), "__path__"):
             sys.modules.pop(words[1], None)
         sys.argv = ["-m", *words[2:]]
@@ -504,17 +541,24 @@ def _run(words: list[str]) -> NoReturn:
     if failed and getattr(sys, "last_type", None) is KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # it has been printed; Python then ends by SIGINT
         raise KeyboardInterrupt
-    sys.exit(1 if failed else 0)
+    code = 1 if failed else 0
+    _end_with(code)
+    sys.exit(code)
 
 
 def _exec(call: Callable[[], object]) -> int:
     """Exceptions are shown without the frames of this file."""
     try:
         call()
+    except SystemExit as end:
+        _end_with(end.code)
+        raise
     except Exception as error:
         below = error.__traceback__
         while below is not None and below.tb_frame.f_code.co_filename == __file__:
             below = below.tb_next
         sys.excepthook(type(error), error.with_traceback(below), below)
+        _end_with(1)
         return 1
+    _end_with(0)
     return 0

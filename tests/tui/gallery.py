@@ -146,9 +146,16 @@ def frame_of(world: str) -> Frame:
     return WORLDS[world]()
 
 
+@cache
+def opened(world: str, size: str, ascii_only: bool) -> Sketch:
+    """The overview of a state, with which each page begins."""
+    return Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only)
+
+
 def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list[Line]:
     """The picture of a view."""
-    person = Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only)
+    like = opened(world, size, ascii_only)
+    person = Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only, like)
     person.press(*PAGES[view])
     if view == "rank" and person.view.name == "overview":  # it has unfolded a host
         person.press("down", "enter")

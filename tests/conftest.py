@@ -19,9 +19,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 Commands that tests start would compile the whole package each time."""
 
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 settings.load_profile("busy")
-"""No test measures time: the machine may be busy."""
+"""No test measures time: the machine may be busy. The examples are the same in each run, so that a change is
+judged by what it changes; `--hypothesis-profile default` draws others."""
 
 
 SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")

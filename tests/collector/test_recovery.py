@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -242,6 +243,16 @@ def test_a_recording_of_another_run_is_not_written_over(stage):
     assert "collector_restart" in events(recording)
 
 
+def put_in_the_way(root: Path) -> bool:
+    """A file in the place of a folder that the collector may make again at any moment."""
+    try:
+        root.write_text("in the way")
+    except IsADirectoryError:
+        remove_folder(root)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("can_be_made", [True, False], ids=["made again", "cannot be made"])
 def test_a_run_whose_folder_is_removed_goes_on_and_is_called_live(stage, can_be_made):
     collector = stage.collector()
@@ -256,7 +267,7 @@ def test_a_run_whose_folder_is_removed_goes_on_and_is_called_live(stage, can_be_
         remove_folder(stage.directory)  # once more
         stage.wait_for(lambda: read_run_file(stage.directory) is not None)
     else:
-        root.write_text("in the way")
+        stage.wait_for(lambda: put_in_the_way(root))
     recorded = RecordingEntry("run", stage.recording)
     assert of_recording(recorded).state == "live"
     stage.ended(ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,15 +21,32 @@ NEVER_HZ = 0.001
 
 
 class Sketch(Actions):
-    """Keys and pictures as the app has them, without Textual: a hundredth of a second for a screen."""
+    """Keys and pictures as the app has them, without Textual: a hundredth of a second for a screen.
 
-    def __init__(self, source: FakeSource, size: tuple[int, int], ascii_only: bool = False) -> None:
+    `like`: another one, of the same frame and size, in which no key has been pressed: its first picture is
+    this one's too.
+    """
+
+    def __init__(
+        self,
+        source: FakeSource,
+        size: tuple[int, int],
+        ascii_only: bool = False,
+        like: Sketch | None = None,
+    ) -> None:
         self.source, self.size, self.ascii_only = source, size, ascii_only
+        self._one_at_a_time = threading.RLock()
         self.place, self.shown, self.frozen = Place(), None, False
         self.failures: list[str] = []
         self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
         self.save_to, self._requested = None, ""
-        self.repaint()
+        if like is None:
+            self.repaint()
+        else:
+            self.shown, self.lines = like.shown, like.lines
+            self._layout, self._requested = like._layout, like._requested
+            self.place.settle(self._layout)
+            self.place.charts.kept.extend(like.place.charts.kept)
 
     def repaint(self) -> int:
         """Draw the picture; the place takes over its layout."""
@@ -43,7 +61,7 @@ class Sketch(Actions):
             before = repr(self.place)
             page = picture(self.scene(), width, height, offered)
             assert not alone or repr(self.place) == before, "a picture changes nothing"
-        self.lines = page.lines
+        self.lines, self._layout = page.lines, page.layout
         self.place.settle(page.layout)
         if (want := self.view.requested_detail(self.place)) != self._requested:
             self._requested = want
@@ -68,17 +86,19 @@ class Sketch(Actions):
     def press(self, *keys: str) -> str:
         """Press keys by Textual's names; the screen then."""
         for key in keys:
-            if self.place.prompt is not None:
-                letter = LETTERS.get(key, key if len(key) == 1 else None)
-                self.type_key(self.place.prompt, key, letter)
-            else:
-                self.action_key(key)
+            with self._one_at_a_time:
+                if self.place.prompt is not None:
+                    letter = LETTERS.get(key, key if len(key) == 1 else None)
+                    self.type_key(self.place.prompt, key, letter)
+                else:
+                    self.action_key(key)
         return self.text()
 
     def text(self) -> str:
         """The screen now."""
-        self.repaint()
-        return self.picture_text()
+        with self._one_at_a_time:
+            self.repaint()
+            return self.picture_text()
 
     def picture_text(self) -> str:
         """The screen as it was painted last."""
@@ -110,8 +130,9 @@ class Sketch(Actions):
         """Nothing is coloured here."""
 
     def later(self, do: Callable[[], object]) -> None:
-        """At once: there is one thread that matters."""
-        do()
+        """At once, but not while this thread draws: another one may ask for it."""
+        with self._one_at_a_time:
+            do()
 
 
 LETTERS = {"space": " ", "percent_sign": "%", "slash": "/"}

@@ -66,7 +66,10 @@ def with_runs(source: FakeSource, size: tuple[int, int] = (100, 30)) -> Sketch:
 
 
 def pressed(sketch: Sketch, *keys: str) -> str:
-    sketch.press(*keys)
+    for key in keys:
+        sketch.press(key)
+        if sketch.view.lists_runs:  # the next key may be about them
+            until(lambda: sketch.place.choices is not None, "the runs")
     sketch.wait_for_threads()
     return sketch.text()
 

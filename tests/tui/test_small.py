@@ -264,6 +264,7 @@ def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: st
         ("3 hosts", "hosts", "160x50", "parts of the steps of all ranks, newest"),
         ("3 hosts", "timeline", "160x50", "parts of the steps around this one"),
         ("waiting", "rank", "30x6", "  yet"),
+        ("4,096 ranks", "run", "160x50", "├── loss and step time"),
         ("stall", "timeline", "50x24", "▪█████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒"),
     ],
 )

@@ -216,6 +216,10 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
     high = max(sum(panel.height or 0 for panel in column.panels) for column in columns)
     room = height - high
     if room < LEAST_CHART:
+        free = height - sum(panel.height or 0 for panel in columns[0].panels)
+        if free >= LEAST_CHART:  # beside a long list of hosts
+            charts = draw_some_charts(scene, ("loss", "step"), left_room, free - 1)
+            columns[0] = PanelColumn(left, [*columns[0].panels, Panel("loss and step time", charts)])
         return draw_band(columns, max(high, height))
     charts = draw_some_charts(scene, ("loss", "step"), width, room - 1)
     charts = charts or draw_before_first_step(scene, width, room - 1)

@@ -385,15 +385,12 @@ def _judge_cost(frame: Frame) -> Verdict:
         return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     if not is_measurable(cost, error):
         return Verdict("little_detail", "busy", f"no rank is slow so far · {lost}", detail)
-    if cost < UNEVEN_PCT:
-        who = "no rank is slow"
-        return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     few = frame.group.window_steps < FEW_STEPS
-    who = (
-        f"no rank is slow in {frame.group.window_steps} steps so far"
-        if few
-        else "no rank is consistently slow"
-    )
+    so_far = f" in {frame.group.window_steps} steps so far" if few else ""
+    if cost < UNEVEN_PCT:
+        who = f"no rank is slow{so_far}"
+        return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
+    who = f"no rank is slow{so_far}" if few else "no rank is consistently slow"
     most = most_waited_for(frame)
     if most is not None:
         # The median step says nothing of what is rare: without this, its figures contradict the cost.

@@ -41,7 +41,7 @@ def both(frame) -> tuple[str, str]:
 
 def test_even(scene) -> None:
     line, second = both(scene(60, size=4))
-    assert line == "● no rank is slow · waiting costs 0% of each step"
+    assert line == "● no rank is slow in 60 steps so far · waiting costs 0% of each step"
     assert second == "median step 14.0 ms · 14.0 without waiting · 12.0 if communication were hidden too"
 
 
@@ -99,7 +99,7 @@ def test_hosts_whose_clocks_are_compared(scene) -> None:
     nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
     assert both(nothing)[0] == "◌ ranks arrive within the clock error: no rank is flagged"
     clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
-    assert both(clear)[0] == "● no rank is slow · waiting costs 0% of each step"
+    assert both(clear)[0] == "● no rank is slow in 60 steps so far · waiting costs 0% of each step"
     unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
     assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is flagged"
 

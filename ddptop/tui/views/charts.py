@@ -343,8 +343,9 @@ def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     # A word, not the look of the area's edge: below waiting, the edge is less than p50.
     words = " p50" if known(group.step_ms_p50) else ""
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
+    mean = _draw_title("loss", loss(group.loss_mean), key=True).add(" mean", "dim")
     return (
-        (_draw_title("loss", loss(group.loss_mean), key=True), worst, rank),
+        (mean, worst, rank),
         (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
         (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
@@ -416,7 +417,6 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
 def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, is_logarithmic(scene)
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
-    parts.append(Line("mean", "dim"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     signs = [sign for _, _, sign, _ in happened.activities]
     for kind, part in ACTIVITIES.items():

@@ -27,7 +27,7 @@ from ddptop.render.text import text_width
 from ddptop.tui.scene import Plot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ddptop.frames.columns import Column, Indices
 
@@ -194,9 +194,14 @@ def draw_chart(
     faint = drawn.faint_dots(curve, height - 1 - below, across)
     pictures = drawn.picture(curve, faint, height - 1 - below, across, ascii_only)
     marks = {} if curve.step is None else mark_cells(axis, across, curve.step, curve.x, curve.nan_at)
-    clipped, most = drawn.clipped(across, len(pictures))
+    clipped, peak, most = drawn.clipped(across, len(pictures))
+    largest = drawn.scale.label(most) if clipped else ""
+    beside = _find_room(pictures[0], clipped, peak, len(largest), width - gutter - 1) if clipped else None
     if pictures:
-        pictures[0] = _put_signs(pictures[0], dict.fromkeys(clipped, (BEYOND, "dim")))
+        signs: dict[int, Piece] = dict.fromkeys(clipped, (BEYOND, "dim"))
+        if beside is not None:
+            signs |= {beside + place: (sign, "dim") for place, sign in enumerate(largest)}
+        pictures[0] = _put_signs(pictures[0], signs)
         pictures[-1] = _put_signs(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
@@ -204,11 +209,10 @@ def draw_chart(
     is_dashed = faint is not None and bool(np.isfinite(faint).any())
     title = curve.title if is_dashed else _title_without_dash(curve)
     title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
-    if clipped:
-        title.insert(
-            max(curve.newest, default=-1) + 1, Line(f"{BEYOND} up to {drawn.scale.label(most)}", "dim")
-        )
     newest = curve.newest
+    if clipped and beside is None:
+        title.insert(1, Line(f"{BEYOND} up to {largest}", "dim"))
+        newest = tuple(index + (index > 0) for index in newest)
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
@@ -324,15 +328,18 @@ class _Drawn:
         waste = None if curve.waste is None else join_holes(bin_values(curve.waste, edges, "mean"), n_begun)
         return cls(axis, scale, gutter, main, high, behind, extremes, stack, waste, n_begun)
 
-    def clipped(self, across: int, height: int) -> tuple[list[int], float]:
+    def clipped(self, across: int, height: int) -> tuple[list[int], int, float]:
         """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
-        high, and the largest value there."""
+        high; the cell with the largest value there, and that value."""
         largest = None if self.extremes is None else self.extremes[1]
         series = [values for values in (self.main, self.high, self.behind, largest) if values is not None]
         tops = np.fmax.reduce(np.stack(series), axis=0)
         dot = (self.scale.high - self.scale.low) / max(1, 4 * height - 1)
         beyond = np.flatnonzero(tops > self.scale.high + dot)
-        return np.unique(beyond // across).tolist(), float(tops[beyond].max()) if len(beyond) else 0.0
+        if not len(beyond):
+            return [], 0, 0.0
+        peak = int(beyond[np.argmax(tops[beyond])])
+        return np.unique(beyond // across).tolist(), peak // across, float(tops[peak])
 
     def picture(
         self, curve: Curve, faint: Column | None, height: int, across: int, ascii_only: bool
@@ -445,6 +452,22 @@ def _draw_crosshair(line: Line, column: int) -> Line:
         if front == behind
         else line
     )
+
+
+def _find_room(line: Line, clipped: Sequence[int], peak: int, n_cells: int, width: int) -> int | None:
+    """The first of `n_cells` blank cells right after the marks around the peak, else right before them; None:
+    a curve or other marks are there."""
+    cells, first, last = _split_cells(line, width), peak, peak
+    while last + 1 in clipped:
+        last += 1
+    while first - 1 in clipped:
+        first -= 1
+    for begin in (last + 1, first - n_cells):
+        room, around = range(begin, begin + n_cells), {begin - 1, begin + n_cells} - {first, last}
+        is_blank = all(0 <= cell < width and cells[cell][0] == " " for cell in room)
+        if is_blank and around.isdisjoint(clipped) and set(room).isdisjoint(clipped):
+            return begin
+    return None
 
 
 def _split_cells(line: Line, least: int) -> list[Piece]:

@@ -31,7 +31,7 @@ _WORD = combine_roles("text", "word")
 _OPENED = combine_roles("ink", "opened")
 
 NAMES_FROM, APART_FROM = 77, 100
-"""Cells from which the views are named, and from which there is a gap between them."""
+"""Cells from which the views are named, and from which there is a gap between them and a key after them."""
 
 GUIDE_SHARE = 8
 """Lines of the screen for each of the guide: on the lowest screens the page needs them all."""
@@ -56,13 +56,15 @@ def draw_footer(scene: Scene, width: int, height: int) -> list[Line]:
 
 
 def draw_views(scene: Scene | None, width: int) -> Line:
-    """Every view at a place of its own, which is the same in all of them. Where the views have no room for
-    their names, the keys of all pages are beside their numbers, and at the right end the way."""
+    """Every view at a place of its own, which is the same in all of them; where there is room, at the right
+    end the key that explains the verdict, or on a page without a number the one that leads back. Where the
+    views have no room for their names, the keys of all pages are beside their numbers."""
     opened = _find_opened(scene)
     if width < NAMES_FROM:
         return _fit_footer([_draw_range(), *_draw_fixed_keys(opened)], [_draw_way(opened)], width)
     shown = [view for view in VIEWS.numbered if view.always_named or view is opened]
-    return _fit_footer([_draw_view_key(view, scene, opened) for view in shown], [], width)
+    way = [_draw_way(opened)] if width >= APART_FROM else []
+    return _fit_footer([_draw_view_key(view, scene, opened) for view in shown], way, width)
 
 
 def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View | None = None) -> Line:
@@ -75,7 +77,8 @@ def draw_keys(scene: Scene | None, width: int, *, with_views: bool, view: View |
         parts.append(_draw_range())
     if with_views or width >= NAMES_FROM:
         parts += _draw_fixed_keys(view)
-        tail = tail if view.lists_runs and scene is None else [_draw_way(view), *tail]
+        has_way = (width >= APART_FROM and not with_views) or (view.lists_runs and scene is None)
+        tail = tail if has_way else [_draw_way(view), *tail]
     if view.lists_runs:
         parts.append(_draw_key(_find_common_key("Enter"), "open"))
     parts += [_draw_key(key) for key in _list_own_keys(view, scene)]

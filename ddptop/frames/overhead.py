@@ -34,11 +34,14 @@ class MeasuredCost:
 
     @property
     def sentence(self) -> str:
-        """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`."""
+        """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`; where the interval holds
+        0, that no cost is seen."""
         if not self.is_measurable:
             return f"what ddptop costs is not measurable yet ({self.blocks} shadow blocks)"
         digits = RATIO if abs(self.pct) < 1 else 1
         bounds = f"95%: {fixed(self.low, digits)} to {fixed(self.high, digits)}%; {self.blocks} shadow blocks"
+        if self.low <= 0:
+            return f"no cost of ddptop is seen: {fixed(self.pct, digits)}% ({bounds})"
         return f"steps take {fixed(self.pct, digits)}% longer with ddptop ({bounds})"
 
 

@@ -105,6 +105,8 @@ def test_fewer_than_six_blocks_have_no_interval() -> None:
     assert found.sentence == "what ddptop costs is not measurable yet (6 shadow blocks)"
     narrow = replace(found, high=4.0)
     assert narrow.sentence == "steps take 2.0% longer with ddptop (95%: 1.0 to 4.0%; 6 shadow blocks)"
+    unseen = replace(narrow, pct=0.4, low=-0.2)
+    assert unseen.sentence == "no cost of ddptop is seen: 0.40% (95%: -0.20 to 4.00%; 6 shadow blocks)"
     wide = replace(found, pct=-14.1, low=-49.9, high=40.5)
     assert "not measurable yet" in wide.sentence
 

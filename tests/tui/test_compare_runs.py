@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
             "■ B stalled 2 times, last at 12:30:07: rank 1 is missing"
         ]
         assert any(
-            line.startswith("● no difference beyond chance · 0.0 ms (0%) more a step") for line in lines
+            line.startswith("▌● no difference beyond chance · 0.0 ms (0%) more a step") for line in lines
         )
 
 
@@ -184,7 +185,7 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
     )
     page = draw_two_runs(Scene(run, Place(), other=other), 100, 40)
     [line] = [str(line) for line in page.lines if "a step" in str(line)]
-    assert line.startswith("○ cannot tell which is faster")
+    assert line.startswith("▌○ cannot tell which is faster")
     (figure,) = [str(line) for line in page.lines if str(line).startswith("step ms  ")]
     assert figure.split()[-1] == "chance"
     new, base = np.full(points, 50.0), np.full(points, 40.0)
@@ -199,3 +200,24 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
     )
     page = draw_two_runs(Scene(run, Place(), other=other), 100, 40)
     assert any("A is slower than B · 10.0 ms (25%) more a step" in str(line) for line in page.lines)
+
+
+def test_a_difference_from_nothing_has_no_share() -> None:
+    """23.8 % of overlap beside 0.0 were 0.0 % more."""
+    run = replace(replay(), group=replace(replay().group, overlap_pct=23.8))
+    other = replace(run, group=replace(run.group, overlap_pct=0.0))
+    for width in (80, 160):
+        page = draw_two_runs(Scene(run, Place(), other=other), width, 44)
+        [line] = [str(line) for line in page.lines if "overlap %" in str(line)]
+        assert re.search(r"overlap % +23\.8 +0\.0 +\+23\.8 +–", line), line
+
+
+def test_on_the_lowest_screen_which_run_is_faster_comes_first() -> None:
+    run = replay()
+    slower = replace(run, history=replace(run.history, step_ms=run.history.step_ms * 2))
+    page = draw_two_runs(Scene(slower, Place(), other=run), 30, 3)
+    assert [str(line)[:15] for line in page.lines] == [
+        "▌▲ A is slower ",
+        "▌  A train-k7qf",
+        "▌  B train-k7qf",
+    ]

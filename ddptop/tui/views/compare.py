@@ -5,6 +5,7 @@ Two recordings side by side, at the same step: figures, differences, buckets, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from ddptop.tui.view import View
 from ddptop.tui.views.charts import is_logarithmic
 from ddptop.tui.views.curve import Curve, draw_chart
 from ddptop.tui.views.events import draw_event
+from ddptop.tui.views.overview import EDGE, INDENT
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders, has_panels
 from ddptop.tui.views.rank_page import OneRankView, draw_extras
 from ddptop.tui.views.rank_table import draw_rank_bar
@@ -188,9 +190,13 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     first, second = scene.frame, scene.other
     if second is None:
         return Page([Line("waiting for the second recording (ddptop replay A --compare B)", "dim")])
-    lines = [_draw_run(scene, "A", first, width), _draw_run(scene, "B", second, width)]
-    words, differ = _draw_chance(first, second, width)
-    lines += [*words, *_draw_stalls(scene, first, second, width)][: max(0, height - 3)]
+    room = width - INDENT
+    words, differ = _draw_chance(first, second, width - 1)
+    role: Role = words[0].pieces[0][1] if words and words[0].pieces else "dim"
+    runs = [_draw_run(scene, letter, frame, room) for letter, frame in (("A", first), ("B", second))]
+    block = [*words, *(Line("  ").extend(line) for line in runs)]
+    lines = [Line(EDGE, role).extend(line) for line in block]
+    lines += _draw_stalls(scene, first, second, width)[: max(0, height - len(lines))]
     table = _draw_figures_of_runs(first, second, width, differ)
     buckets = _draw_buckets_of_runs(first, second, width)
     if has_panels(width, height) and width >= FIGURES_CELLS + BUCKETS_CELLS:
@@ -271,7 +277,7 @@ def _draw_chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], b
     (a, steps_a), (b, steps_b) = (_last_life(frame.history) for frame in (first, second))
     common = np.intersect1d(a.step[steps_a], b.step[steps_b])[-COMPARED_STEPS:]
     if len(common) < LEAST_STEPS:
-        return [Line("  no step that both runs have, to compare them by", "dim").cut(width)], True
+        return [Line("○ no step that both runs have, to compare them by", "dim").cut(width)], True
     times = [
         kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in ((a, steps_a), (b, steps_b))
     ]
@@ -366,7 +372,8 @@ def _compare_values(a: float | None, b: float | None, how: Compared) -> tuple[st
     """A minus B, the same in %, and a role: amber where A is worse, green where it is better."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
-    share = (a - b) / abs(b) if b and a != b else 0.0  # of two infinite losses, too
+    # Of two infinite losses 0; beside 0 anything is infinitely more.
+    share = 0.0 if a == b else (a - b) / abs(b) if b else math.inf
     role: Role = "dim" if abs(share) < SAME else "good" if (a > b) == (how.worse < 0) else "warn"
     percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
     return signed(a - b, how.decimals), percent, role

@@ -20,7 +20,7 @@ Commands that tests start would compile the whole package each time."""
 
 
 settings.register_profile(
-    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
 )
 settings.load_profile("busy")
 """No test measures time: the machine may be busy. The examples are the same in each run, so that a change is

@@ -125,7 +125,9 @@ class Life:
                 self.writer.note_recorded(received)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in (4, 5))]
+)
 def test_no_run_however_long_exceeds_the_limit(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "long.ddptop"
     life = Life(path, seed)

@@ -62,7 +62,9 @@ def test_a_rank_that_fails_before_ddp_says_why_over_its_connection(ear: Ear, ran
     ("variables", "code"),
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, "import time, torch; time.sleep(2)"),  # of a pod, not of a rank
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "import torch"),  # it only looks
+        pytest.param(
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "import torch", marks=pytest.mark.slow
+        ),  # it only looks
         pytest.param({}, "import time, torch; time.sleep(2)", marks=pytest.mark.slow),
     ],
 )

@@ -129,14 +129,13 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
         for (view, _), person in people.items():
             person.press(*PAGES[view])
         pictures: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {page: [] for page in people}
-        for two_moments in NEIGHBOURS_S:
-            seen = []
-            for seconds in two_moments:
-                moment.go_to(seconds)
-                assert verdict(moment.frame()).kind == "even"
-                seen.append({page: look(person) for page, person in people.items()})
-            for page in people:
-                pictures[page].append((seen[0][page], seen[1][page]))
+        seen: dict[float, dict[tuple[str, str], list[str]]] = {}
+        for seconds in dict.fromkeys(itertools.chain(*NEIGHBOURS_S)):
+            moment.go_to(seconds)
+            assert verdict(moment.frame()).kind == "even"
+            seen[seconds] = {page: look(person) for page, person in people.items()}
+        for page in people:
+            pictures[page] = [(seen[one][page], seen[next_one][page]) for one, next_one in NEIGHBOURS_S]
     return pictures
 
 

@@ -101,7 +101,7 @@ def test_a_host_that_never_comes_back_is_named_and_what_it_kept_is_said_to_be_un
     assert summary is not None
     if summary.missing:  # else its last message had arrived
         assert summary.missing == ("n2",)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
     stage.wait_for(lambda: not stage.directory.exists())
     unsent = [event for event in messages(stage, Event) if event.kind == "unsent"]
     assert all((event.fields["host"], event.fields["exact"]) == ("n2", False) for event in unsent)

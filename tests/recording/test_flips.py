@@ -187,7 +187,7 @@ def spoilt(chance: random.Random, data: bytes, nasty: list[bytes]) -> bytes:
     if not data or chance.random() < 0.1:
         return data[: chance.randrange(len(data) + 1)]
     spoiled, at = bytearray(data), chance.randrange(len(data))
-    piece = chance.choice([*nasty, os.urandom(1), bytes([data[at] ^ 1 << chance.randrange(8)])])
+    piece = chance.choice([*nasty, chance.randbytes(1), bytes([data[at] ^ 1 << chance.randrange(8)])])
     spoiled[at : at + len(piece)] = piece
     return bytes(spoiled)
 

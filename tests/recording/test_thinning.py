@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -21,7 +20,7 @@ LIMIT = 200_000
 
 
 def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:
-    path = tmp_path / "thin.ddptop"
+    path, chance = tmp_path / "thin.ddptop", random.Random(1)
     writer = Writer(path, limit_bytes=LIMIT)
     notes = [writer.note]
     events = 0
@@ -32,7 +31,7 @@ def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:
             body = encode(message)
             writer.add(Received(t_ns, rank, 1000 + rank, number + 1, message), body)
         if number % 100 == 0:
-            event = Event("mute", t_ns, -1, number * 4, {"noise": os.urandom(20).hex()})
+            event = Event("mute", t_ns, -1, number * 4, {"noise": chance.randbytes(20).hex()})
             writer.add(Received(t_ns, -1, 0, 0, event), encode(event))
             events += 1
         if number % 10 == 0:

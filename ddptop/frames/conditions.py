@@ -506,7 +506,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "disagreement": Condition(
             title="disagreement",
-            sentence="bucket arrivals contradict the own times, which flag {who}",
+            sentence="by the ranks' own times {who} is slow, but the arrivals of their buckets say otherwise",
         ),
         "clocks": Condition(title="clocks", sentence="{why}: arrivals are not compared", severity="warning"),
         "host_unreachable": Condition(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.conditions import RED_STATES, SILENT_STATES
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import HostFigures, host_index
-from ddptop.frames.numbers import RATIO, counted, fixed, known
+from ddptop.frames.numbers import RATIO, counted, fixed
 from ddptop.render.context import CALM
 
 if TYPE_CHECKING:
@@ -65,34 +65,21 @@ def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
 
 
 def figures_by_trouble(context: RenderContext) -> tuple[HostFigures, ...]:
-    """The figures of every host. Silent hosts come first, then those with the worst ranks.
-
-    The worst rank of a host in which a rank has failed or is stalled is that one: its state is beside it."""
+    """The figures of every host. Silent hosts come first, then those with the worst ranks."""
     frame = context.frame
     index = host_index(frame.ranks.host)
     place, size = context.attention
     worst: dict[str, tuple[int, int]] = {}
-    blamed: dict[str, int] = {}
     order = np.lexsort((-size, place))
     for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
-        if index.names[host] not in worst:
-            worst[index.names[host]] = int(place[rank]), -int(size[rank])
-            if context.state_word(rank) in RED_STATES:
-                blamed[index.names[host]] = rank
+        worst.setdefault(index.names[host], (int(place[rank]), -int(size[rank])))
     silent = {state: (-1 - place, 0) for place, state in enumerate(SILENT_STATES)}
 
     def sort_key(host: HostFigures) -> tuple[int, int, bool]:
         place, size = silent.get(host.state) or worst.get(host.name, (CALM, 0))
         return place, size, host.local_recording is None
 
-    excess_ms = frame.ranks.excess_ms
-    hosts = (
-        replace(host, worst_rank=rank, excess_ms=float(excess_ms[rank]) if known(excess_ms[rank]) else None)
-        if (rank := blamed.get(host.name)) is not None
-        else host
-        for host in frame.hosts
-    )
-    return tuple(sorted(hosts, key=sort_key))
+    return tuple(sorted(frame.hosts, key=sort_key))
 
 
 def inexact_clock(frame: Frame) -> str:

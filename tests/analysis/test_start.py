@@ -78,7 +78,7 @@ def test_a_rank_in_its_own_code_is_named_while_the_others_wait_in_ddp(make_world
     assert frame.stall is None and frame.start is not None
     assert (frame.start.milestone, frame.start.behind) == ("group", (1,))
     assert verdict(frame).sentence.startswith(
-        "rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · for "
+        "rank 1 has its process group; ranks 0, 2 and 3 are in DistributedDataParallel() · no further for "
     )
     way.wait(8)
     assert way.reducer.stalled_since(way.now_ns) is not None

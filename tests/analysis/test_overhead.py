@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.overhead import MeasuredCost, Overhead
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
-from ddptop.training.shadow import LENGTH, PERIOD, next_recorded
+from ddptop.training.shadow import BLOCK, LENGTH, PERIOD, next_recorded
 from tests.analysis.stalling import Stage, op, users, waits
 from tests.made_up_run import START_NS, feed_together
 
@@ -58,6 +59,33 @@ def test_a_steady_run_gives_its_cost_with_the_share_of_bucket_detail() -> None:
     assert cost.measured is not None
     assert cost.measured.pct == pytest.approx(1.2, abs=0.02)
     assert cost.measured.blocks == 8
+
+
+def recorded_by_first_blocks(step: int, every: int) -> bool:
+    """As versions up to 2026-11-29 chose the steps that they recorded."""
+    return step % (BLOCK * every) < BLOCK
+
+
+def recorded_by_spread_blocks(step: int, every: int) -> bool:
+    return next_recorded(step, every) <= step
+
+
+@pytest.mark.parametrize("is_recorded", [recorded_by_first_blocks, recorded_by_spread_blocks])
+def test_how_many_steps_are_left_out_is_known_soon_after_it_changes(
+    is_recorded: Callable[[int, int], bool],
+) -> None:
+    """In recordings of earlier versions as soon as two stretches are apart as far."""
+    counted, begin = RecordedSteps(), 0
+    for every in (1, 4, 16, 64):
+        numbers = np.arange(begin, begin := begin + 8 * BLOCK * max(every, 8))
+        recorded = np.array([is_recorded(step, every) for step in numbers.tolist()])
+        seen = []
+        for part in np.array_split(np.arange(len(numbers)), len(numbers) // BLOCK):
+            counted.take(numbers[part], recorded[part])
+            seen.append(counted.every)
+        assert max(seen) == seen[-1] == every, "never more than that"
+        if is_recorded is recorded_by_first_blocks:
+            assert seen.index(every) <= 2 * every, "at the second stretch"
 
 
 @pytest.mark.parametrize("every", [2, 8])

@@ -96,12 +96,24 @@ class RecordedSteps:
             self._stretches.clear()
             return
         stretches = self._stretches
+        # Below 1 where steps begin at 0 again.
+        least = _power_of_two_within((next_begin - self._begin) / self._n_recorded)
+        # Less than twice as many steps as usual lie between two stretches: more of them are left out now.
+        if least > self.every:
+            stretches.clear()
+            self.every = least
         stretches.append((self._begin, self._n_recorded))
         n_recorded = sum(n for _, n in stretches)
         while n_recorded - stretches[0][1] >= ENOUGH_RECORDED:
             n_recorded -= stretches.popleft()[1]
-        # Below 1 where steps begin at 0 again.
-        self.every = 1 << round(math.log2(max(1.0, (next_begin - stretches[0][0]) / n_recorded)))
+        if n_recorded >= ENOUGH_RECORDED:
+            # Rounded to the nearest power of two.
+            self.every = _power_of_two_within(math.sqrt(2) * (next_begin - stretches[0][0]) / n_recorded)
+
+
+def _power_of_two_within(number: float) -> int:
+    """The largest power of two that is no larger; 1 at least."""
+    return 1 << math.floor(math.log2(max(1.0, number)))
 
 
 class ShadowCost:

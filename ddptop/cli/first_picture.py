@@ -21,8 +21,8 @@ _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?25h\x1b[?1049l"
 
 _STRONG, _PALE, _USUAL = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
-_EDGE = "▌"
-"""The edge of the verdict on the screen: the words stand where the screen has them while it waits."""
+INDENT = 3
+"""Cells before the words: where the screen has them, behind signs that not every terminal has."""
 
 _is_shown = False
 _picture = ""
@@ -38,7 +38,7 @@ def show_first_page(waits_for: str) -> None:
     size = shutil.get_terminal_size()
     rows = [
         f"{_PALE}ddptop{_USUAL}",
-        f"{_PALE}{_EDGE}○ {_USUAL}{_STRONG}{safe_text(waits_for)[: size.columns - 3]}{_USUAL}",
+        f"{' ' * INDENT}{_STRONG}{safe_text(waits_for)[: max(0, size.columns - INDENT)]}{_USUAL}",
     ]
     lines = (f"\x1b[{row};1H{text}" for row, text in enumerate(rows, 1))
     _picture = f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H"  # a progress bar may come at the foot

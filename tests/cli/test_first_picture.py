@@ -64,6 +64,7 @@ def test_it_says_what_is_waited_for_and_an_error_takes_it_back(terminal: int) ->
     first_picture.show_first_page("waiting for \x1b[2Jrun a")
     shown = written(terminal)
     assert shown.startswith("\x1b[?1049h") and "run a" in shown and "waiting for \x1b" not in shown
+    assert shown.isascii(), "which signs the terminal has is not known yet"
     first_picture.remove_first_page()
     assert written(terminal).endswith("\x1b[?1049l")
     first_picture.remove_first_page()

@@ -39,7 +39,15 @@ TURN = 32
 """Steps after which the odd steps may have their turn, or the even ones. A multiple of BLOCK."""
 
 
-_FOLDS = tuple((1 << n, sum(((1 << (1 << n)) - 1) << at for at in range(0, 64, 2 << n))) for n in range(6))
+_FOLDS = (
+    (1, 0x5555_5555_5555_5555),
+    (2, 0x3333_3333_3333_3333),
+    (4, 0x0F0F_0F0F_0F0F_0F0F),
+    (8, 0x00FF_00FF_00FF_00FF),
+    (16, 0x0000_FFFF_0000_FFFF),
+    (32, 0x0000_0000_FFFF_FFFF),
+)
+"""For each power of two, the bits whose number does not have it: to them the bits that have it are added."""
 
 
 def _scattered(block: int) -> int:

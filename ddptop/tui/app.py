@@ -266,10 +266,8 @@ class DdptopApp(Actions, App[None]):
     def action_key(self, name: str) -> None:
         """Do what a key does on every screen; where it has changed nothing, say why."""
         n_of_note, n_drawn = int(self.place.note != ""), self._n_drawn  # a note that goes is a line
-        key, requested = (
-            VIEWS.meaning(name, self.place.view, replay=self.playback is not None),
-            self._requested,
-        )
+        requested = self._requested
+        key = VIEWS.meaning(name, self.place.view, replay=self.playback is not None)
         super().action_key(name)
         # Another moment, or a detail that was asked for, comes with a later frame.
         comes_later = self._requested != requested or (self.playback and key in (*RECORDING_KEYS, *ENDS))

@@ -203,11 +203,12 @@ def _write_evidence(frame: Frame, width: int, color: bool) -> list[str]:
 
 
 def _describe_gravest(frame: Frame) -> str:
-    """The verdict, where it is not about which rank is slow; else an error of the recording; or empty."""
+    """The verdict, where it is not about which rank is slow, and an error of the recording; or empty."""
     from ddptop.frames.verdict import verdict
 
     shown = verdict(frame)
-    return _recording_trouble(frame) if shown.kind in RANK_KINDS else clean_text(shown.sentence)
+    sentence = "" if shown.kind in RANK_KINDS else clean_text(shown.sentence)
+    return "  ".join(filter(None, (sentence, _recording_trouble(frame))))
 
 
 def _write_run(frame: Frame) -> list[str]:

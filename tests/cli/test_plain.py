@@ -286,3 +286,11 @@ def simulated_frame(world: int, step: int) -> Frame:
 def test_a_line_says_what_befalls_the_recording(frame: Frame, message: str, age_s: int, told: bool) -> None:
     alert = Alert("recording", "warning", None, None, frame.unix_s - age_s, message)
     assert watch_line(replace(frame, alerts=(alert,))).endswith(message) is told
+
+
+def test_a_line_says_what_befalls_the_recording_beside_a_verdict(frame: Frame) -> None:
+    message = "recording stopped at 5 bytes: No space left on device"
+    alert = Alert("recording", "warning", None, None, frame.unix_s, message)
+    starting = replace(frame, straggler=None, group=replace(frame.group, step=None, step_ms_p50=None))
+    line = watch_line(replace(starting, alerts=(alert,)))
+    assert verdict(starting).sentence in line and message in line

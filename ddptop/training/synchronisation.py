@@ -64,6 +64,9 @@ class WatchedModel:
         self.forward_step = self.reported_step = -1
         """The steps of the last DDP forward, and of the last optimizer step with unreduced gradients."""
         self.unreduced_steps = 0
+        self.is_forward_known = True
+        """Whether every forward since the last backward was seen: with several models, one that was not may
+        belong to a backward of the next step."""
         self.sharing: list[WatchedModel] = []
         """Other DDP models of the same parameters: one all-reduce is enough."""
         self.after_step: int | None = None
@@ -92,11 +95,13 @@ class WatchedModel:
     def settle_backward(self) -> None:
         """The backward has ended."""
         self._has_gradient = self.prepared = False
+        self.is_forward_known = True
         self.forwards = self.training_forwards = self.prepared_forwards = 0
 
     def forget_backward(self) -> None:
         """Forget what happened: some of it was not seen."""
         self.settle_backward()
+        self.is_forward_known = False
         self.unreduced, self.after_step = "", None
 
     def is_stepped_by(self, optimizer: Any) -> bool:
@@ -199,7 +204,7 @@ class SynchronisationWatch:
                 model.sharing and any(sharing_model.prepared for sharing_model in model.sharing)
             ):
                 model.unreduced = ""
-            else:
+            elif model.forwards or model.is_forward_known:
                 self._not_reduced(model)
             if model.training_forwards == model.usual_forwards:
                 model.backwards_with_more = 0

@@ -345,6 +345,21 @@ def test_what_happened_while_the_recorder_stood_aside_is_forgotten() -> None:
     assert not script.reports
 
 
+def test_a_forward_before_the_recorder_came_back_is_no_bypass() -> None:
+    # A GAN: the generator's forward lies in the step before, which the discriminator's optimizer ends.
+    script = Script(Net(), Net())
+    fake = script.forward()
+    script.backward(script.forward(1))
+    script.step(1)
+    script.watch.forget_backwards()
+    script.backward(fake + script.forward(1))
+    script.step()
+    assert not script.reports
+    script.backward(script.bypass())
+    script.step()
+    assert [why for _, _, why in script.reasons()] == ["bypass"]
+
+
 def test_a_rank_alone_is_not_watched() -> None:
     watch = SynchronisationWatch(Recorder(), lambda *_: pytest.fail("nothing is to be reported"))
     assert watch.watch_model(DDP(Net()), 0, 1) is None

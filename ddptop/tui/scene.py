@@ -270,8 +270,8 @@ class Place:
 
     view: str = "overview"
     """The name of the view that is open."""
-    before: str = "overview"
-    """The view to go back to."""
+    trail: list[str] = field(default_factory=list)
+    """The views to go back to, the last one first to come."""
     rank: int = 0
     """The rank under the cursor."""
     inset: int = 0
@@ -329,6 +329,11 @@ class Place:
         """Have another view open."""
         self.view, self.seek = view, 0
         self.scrolls.setdefault(view, Scroll())
+
+    @property
+    def before(self) -> str:
+        """The view to go back to."""
+        return self.trail[-1] if self.trail else "overview"
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -34,7 +34,9 @@ class View:
     always_named: ClassVar[bool] = False
     """Whether the line of the views names it on every page; else only while it is open."""
     goes_back: ClassVar[bool] = False
-    """Whether Esc leads to the page before instead of the overview."""
+    """Whether Esc, or its key again, leads to the page before instead of the overview."""
+    follows_start: ClassVar[bool] = False
+    """Whether the page of the start takes its place once that is due, and the overview once it is not."""
     lists_runs: ClassVar[bool] = False
     """Whether the runs of this machine are looked up while it is open."""
     shows_single_steps: ClassVar[bool] = False

@@ -146,6 +146,22 @@ def test_a_run_that_cannot_be_opened_leaves_the_old_one() -> None:
     assert sketch.place.view == "overview"
 
 
+@pytest.mark.parametrize(
+    ("keys", "left"),
+    [
+        (("r", "question_mark"), ["picker", "events"]),
+        (("question_mark", "f1", "f1"), ["events"]),
+        (("f1", "question_mark", "f1", "r"), ["columns", "events"]),
+    ],
+)
+def test_esc_leads_from_pages_about_pages_back_to_the_first(keys: tuple[str, ...], left: list[str]) -> None:
+    sketch = with_runs(FakeSource(live()))
+    pressed(sketch, "5", *keys)
+    for view in left:
+        pressed(sketch, "escape")
+        assert sketch.place.view == view
+
+
 def test_a_held_picture_does_not_outlive_its_run() -> None:
     sketch = with_runs(FakeSource(live()))
     assert "PAUSED" in pressed(sketch, "space")

@@ -48,8 +48,11 @@ class ActionsBase(Screen):
         self.finish()
 
     def open_view(self, name: str, *, rank: int | None = None) -> None:
-        """Open a view, and request what its frames need. `rank`: put the cursor on this one."""
+        """Open a view, and request what its frames need; leave a page that goes back where it is open.
+        `rank`: put the cursor on this one."""
         place, before, after = self.place, self.view, VIEWS[name]
+        if after is before and after.goes_back:
+            after = VIEWS[place.before]
         if isinstance(self.source, NoSource) and before.lists_runs:
             self.show_note(self.source.status())  # another page would hide the runs, and have nothing to show
             return
@@ -58,7 +61,13 @@ class ActionsBase(Screen):
         if rank is not None:
             place.rank, place.pointed = rank, True
         if after is not before:
+            if after.name in place.trail:
+                del place.trail[place.trail.index(after.name) :]
+            elif after.goes_back:
+                place.trail.append(before.name)
+            else:
+                place.trail.clear()
             after.on_open(self)
-        place.open(name)
+        place.open(after.name)
         self.source.focus(place.rank if after.shows_single_steps else None)
         self.repaint()

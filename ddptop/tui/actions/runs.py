@@ -45,7 +45,6 @@ class RunActions(ActionsBase):
         if self.runs is None:
             self.show_note("no other runs can be opened from here")
             return
-        self.place.before = self.place.view
         self.open_view("picker")
         self.look_up()
 

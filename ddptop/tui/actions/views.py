@@ -29,29 +29,17 @@ class ViewActions(ActionsBase):
         another page keeps it."""
         place, was_due = self.place, self.place.start_is_due
         place.start_is_due = frame is not None and start_page_is_due(frame)
-        if was_due == place.start_is_due or place.prompt is not None:
-            return
-        opened = "overview" if place.start_is_due else "start"
-        if place.view == opened:
+        if was_due != place.start_is_due and place.prompt is None and self.view.follows_start:
             self.open_view("start" if place.start_is_due else "overview")
 
     def action_help(self) -> None:
         """Open the help, or leave it."""
-        self._open_or_leave("help")
+        self.open_view("help")
 
     def action_figures(self) -> None:
         """Open the figures of the page, or leave them."""
         if self.shown is not None:
-            self._open_or_leave("columns")
-
-    def _open_or_leave(self, name: str) -> None:
-        """Open a page about the page that is open; from that page, go back to this one."""
-        place = self.place
-        if place.view == name:
-            self.open_view(place.before)
-            return
-        place.before = place.view
-        self.open_view(name)
+            self.open_view("columns")
 
     def action_open(self) -> None:
         """Open what is under the cursor."""

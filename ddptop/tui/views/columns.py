@@ -86,7 +86,6 @@ class FiguresView(View):
     def show_figure(self, screen: Screen, title: str) -> None:
         """Open the figures of the table of ranks at one of them."""
         screen.open_view("overview")
-        screen.place.before = "overview"
         screen.open_view(self.name)
         if screen.shown is None:
             return

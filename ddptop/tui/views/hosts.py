@@ -161,7 +161,7 @@ class HostsView(View):
 
     def exists(self, scene: Scene | None) -> bool:
         """Whether the run has several hosts."""
-        return scene is not None and (scene.place.view == self.name or several_hosts(scene.frame))
+        return scene is not None and several_hosts(scene.frame)
 
     def filter_text(self, place: Place) -> str:
         """The filter of hosts."""

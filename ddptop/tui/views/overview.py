@@ -298,6 +298,7 @@ class OverviewView(View):
     answers = "is the run healthy, how fast, who is slow and why"
     number = "1"
     always_named = True
+    follows_start = True
     filters_here = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:

@@ -338,6 +338,28 @@ def test_what_goes_on_above_the_scale_is_marked_with_how_far_it_goes() -> None:
     assert "↑" not in "".join(str(line) for line in draw_chart(even, 60, 9, False).lines)
 
 
+@pytest.mark.parametrize("height", range(3, 10))
+def test_a_low_chart_loses_rows_and_never_its_axis(height: int) -> None:
+    curve = Curve([Line("step ms")], np.arange(50.0), np.full(50, 3.0), "area", zero=True, reach=4.0)
+    _, first, *_, last = (str(line) for line in draw_chart(curve, 40, height, False).lines)
+    assert last.startswith("   └") and first.startswith("4.0│"), "the time, and how high the scale is"
+
+
+@pytest.mark.parametrize("size", [*SIZES.values(), (67, 19), (30, 6)])
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_every_chart_of_the_overview_has_an_axis(world: int, size: tuple[int, int]) -> None:
+    lines = sketch(FakeSource(live(world)), size).splitlines()
+    if any("loss 0" in line and "step ms" in line for line in lines[4:]):
+        assert any(line.count("└") >= 2 for line in lines), "\n".join(lines)
+
+
+def test_the_figure_of_a_peak_comes_after_the_names_of_the_areas() -> None:
+    values = np.where(np.arange(400) % 40 == 9, 900.0, 10.0)
+    parts = [Line("step ms"), Line("▒ waiting"), Line("p95 12")]
+    curve = Curve(parts, np.arange(400) * 0.1, values, "area", zero=True, band=True, newest=(0, 2))
+    assert str(draw_chart(curve, 24, 9, False).lines[0]) == "step ms ▒ waiting p95 12"
+
+
 def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps_it_has() -> None:
     median = np.full(4_000, 10.0)
     largest, least = median.copy(), median.copy()

@@ -54,8 +54,8 @@ CONTOUR = 0.75
 change with where in its cell it lies. One down to a lower neighbour would hide the area of a series that
 goes up and down, and look like a second figure."""
 
-AXIS_FROM = 5
-"""Lines of a chart, with its title, from which one of them is worth an axis."""
+AXIS_FROM = 3
+"""Lines of a chart, with its title, from which one is its axis: a low chart loses detail first."""
 
 MIDDLE_FROM = 7
 """Rows of a chart from which the middle of its scale is labelled."""
@@ -211,8 +211,8 @@ def draw_chart(
     title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
     newest = curve.newest
     if clipped and beside is None:
-        title.insert(1, Line(f"{BEYOND} up to {largest}", "dim"))
-        newest = tuple(index + (index > 0) for index in newest)
+        # It comes after all that names the curve and the areas: the mark is there without it.
+        title.insert(curve.newest[-1] + 1, Line(f"{BEYOND} up to {largest}", "dim"))
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
@@ -389,7 +389,8 @@ class _Drawn:
         middle = scale.label((scale.low + scale.high) / 2)
         if height >= MIDDLE_FROM and height % 2 and text_width(middle) <= self.gutter:
             labels[height // 2] = middle
-        return labels | {0: scale.label(scale.high), height - 1: scale.label(scale.low)}
+        # Of a single row the upper end: what has no other label begins at 0 in most charts.
+        return labels | {height - 1: scale.label(scale.low)} | {0: scale.label(scale.high)}
 
     def cell(self, height: int) -> float:
         """What a cell of `height` rows is high."""

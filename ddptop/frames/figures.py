@@ -1216,7 +1216,8 @@ HOST_FIGURES = (
         integer=True,
         screen=FigureColumn(place=20, keep=92, width=5, shown=always),
         report=FigureColumn(place=10, keep=90),
-        formula="of its ranks the flagged one, or the one with the largest excess",
+        formula="of its ranks the one that a stall is due to or that died first, else the flagged one, else "
+        "the one with the largest excess",
         source="ddptop/analysis/to_frame/hosts.py",
     ),
     Figure(

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.frames.columns import distinct_texts
+from ddptop.frames.conditions import RED_STATES
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.conditions import StallKind
+    from ddptop.protocol.vocabulary import RankStatus
 
 MAX_POSITIONS = 8
 """Most ranks with stacks in a frame; the recording has all."""
@@ -117,3 +123,25 @@ class Death:
     """It follows from the exit of another rank, or from a stall."""
     incarnation: int = 0
     """Elastic restarts before it."""
+
+
+def responsible_ranks(stall: Stall | None, deaths: Sequence[Death]) -> frozenset[int]:
+    """Ranks that a stall is due to, and the one that died first with those that died in the same way: the
+    others died of it."""
+    if stall is not None and stall.ended_s is not None:  # all deaths follow from it
+        return frozenset(stall.ranks)
+    alike = {death.rank for death in deaths[1:] if death.reason and death.reason == deaths[0].reason}
+    causes = {death.rank for death in deaths if not death.follows}
+    first = causes or {death.rank for death in deaths[:1]}
+    return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
+
+
+def gravest_ranks(
+    states: tuple[RankStatus, ...], stall: Stall | None, deaths: Sequence[Death]
+) -> frozenset[int]:
+    """Ranks whose state says more than any excess: those that a stall or the end is due to; where that is not
+    known, all that have failed or are lost or stalled."""
+    responsible = responsible_ranks(stall, deaths)
+    if responsible or distinct_texts(states).isdisjoint(RED_STATES):
+        return responsible
+    return frozenset(rank for rank, state in enumerate(states) if state in RED_STATES)

@@ -13,9 +13,10 @@ from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
+from ddptop.frames.stall import responsible_ranks
 from ddptop.frames.verdict import run_state
 from ddptop.protocol.vocabulary import FAILED_STATES
-from ddptop.render.line import worst_sign
+from ddptop.render.line import worst_sign, worst_state
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean_text
 
@@ -76,15 +77,8 @@ class RenderContext:
 
     @cached_property
     def responsible(self) -> frozenset[int]:
-        """Ranks that a stall is due to, and the one that died first with those that died in the same way: the
-        others died of it."""
-        stall, deaths = self.frame.stall, self.frame.deaths
-        if stall is not None and stall.ended_s is not None:  # all deaths follow from it
-            return frozenset(stall.ranks)
-        alike = {death.rank for death in deaths[1:] if death.reason and death.reason == deaths[0].reason}
-        causes = {death.rank for death in deaths if not death.follows}
-        first = causes or {death.rank for death in deaths[:1]}
-        return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
+        """Ranks that a stall is due to, and those whose deaths were not the consequence of another."""
+        return responsible_ranks(self.frame.stall, self.frame.deaths)
 
     @cached_property
     def is_gathering(self) -> bool:
@@ -101,11 +95,14 @@ class RenderContext:
         }
 
     def state_word(self, rank: int) -> str:
-        """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended
-        because another rank died `ended`: the rank that it is due to stands out."""
+        """The state of a rank in a word. One that has not reported is `missing`. Those that only wait in a
+        stall are `waiting`, those that have ended because another rank died `ended`: the rank that it is due
+        to stands out."""
         state = self.frame.ranks.state[rank]
-        if self.is_gathering:
-            return {"waiting": "missing", "stale": "here"}.get(state, state)
+        if state == "waiting":
+            return "missing"
+        if self.is_gathering and state == "stale":
+            return "here"
         if not self.responsible or rank in self.responsible:
             return state
         if state == "stalled":
@@ -115,10 +112,18 @@ class RenderContext:
     def sign(self, first: int, stop: int) -> Piece:
         """Sign and role of the worst state among the ranks from `first` up to `stop`; blank where all are
         well, or only wait for another."""
-        states: Sequence[str] = self.frame.ranks.state[first:stop]
-        if self.responsible:
-            states = [self.state_word(rank) for rank in range(first, first + len(states))]
-        return worst_sign(states)
+        return worst_sign(self._state_words(range(first, stop)))
+
+    def gravest(self, ranks: Sequence[int]) -> int | None:
+        """The rank with the worst state among some; None where all are well, or only wait for another."""
+        words = self._state_words(ranks)
+        worst = worst_state(words)
+        return None if worst is None else ranks[words.index(worst)]
+
+    def _state_words(self, ranks: Sequence[int]) -> Sequence[str]:
+        states = self.frame.ranks.state
+        chosen = [rank for rank in ranks if rank < len(states)]
+        return [self.state_word(rank) if self.responsible else states[rank] for rank in chosen]
 
     @cached_property
     def dead(self) -> frozenset[int]:

@@ -303,8 +303,13 @@ def of_severity(severity: Severity, kind: str = "") -> tuple[str, Role]:
     return "■" if role == "bad" else _SEVERITIES.get(severity, "●"), role
 
 
+def worst_state(states: Sequence[str]) -> str | None:
+    """The worst state among some ranks; None while all are well."""
+    present = set(states)
+    return next((state for state in PROBLEM_STATES if state in present), None)
+
+
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:
     """Sign and role of the worst state among some ranks; a blank while all are well."""
-    present = set(states)
-    worst = next((state for state in PROBLEM_STATES if state in present), None)
+    worst = worst_state(states)
     return (" ", "text") if worst is None else of_state(worst)

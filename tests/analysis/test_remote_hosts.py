@@ -279,6 +279,21 @@ def test_a_rank_that_is_behind_is_blamed_also_where_a_host_is_silent(make_world)
     assert found.stall.ranks == (1,)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_worst_rank_of_a_host_is_the_one_that_a_stall_is_due_to_not_its_slowest(
+    make_world, missing: int
+) -> None:
+    job = stalled(make_world, delays={(1 - missing, "data"): 20_000})
+    assert job.frame.hosts[0].worst_rank == 1 - missing
+    job.feed(*(one for one in job.world.steps(1) if one.rank != missing))
+    job.world.progress = partial(behind, job.world.progress, missing)
+    job.wait(17.0)
+    found = job.frame
+    assert found.stall is not None and found.stall.ranks == (missing,)
+    assert found.hosts[0].worst_rank == missing
+    assert found.hosts[0].excess_ms == pytest.approx(float(found.ranks.excess_ms[missing]))
+
+
 def test_a_rank_that_waits_itself_is_not_blamed_where_a_host_is_silent(make_world) -> None:
     """What it waits for may be what the host has not sent: the others have had theirs."""
     job = stalled(make_world)

@@ -11,6 +11,7 @@ import numpy as np
 from ddptop.frames.frame import Alert, Clocks, GpuFacts, LoggedEvent, Straggler
 from ddptop.frames.hosts import HostFigures, host_index, presumed_hosts
 from ddptop.frames.numbers import known
+from ddptop.frames.stall import gravest_ranks
 from ddptop.render.hosts import NOT_RUNNING
 from tests.tui.fake import NOW, live, straggler, waiting, with_ledger
 
@@ -105,6 +106,8 @@ def figures_of(frame: Frame, name: str, host: int, ranks: list[int]) -> HostFigu
     table, late, first = frame.ranks, frame.straggler, host == 0
     worst = max(ranks, key=lambda rank: np.nan_to_num(table.excess_ms[rank], nan=-np.inf))
     worst = late.rank if late is not None and late.rank in ranks else worst
+    gravest = gravest_ranks(table.state, frame.stall, frame.deaths) & set(ranks)
+    worst = max(gravest, key=lambda rank: float(table.excess_ms[rank]), default=worst)
     excess_ms, step_ms = float(table.excess_ms[worst]), float(np.median(table.step_ms[ranks]))
     running = sum(table.state[rank] not in NOT_RUNNING for rank in ranks)
     utils = [facts.util_pct for facts in frame.gpus if facts.rank in ranks and facts.util_pct is not None]
@@ -115,7 +118,7 @@ def figures_of(frame: Frame, name: str, host: int, ranks: list[int]) -> HostFigu
         ranks=len(ranks),
         running=running,
         age_ms=120.0 + host % 7 if running else 11_000.0,
-        worst_rank=worst if known(excess_ms) else None,
+        worst_rank=worst if gravest or known(excess_ms) else None,
         excess_ms=excess_ms if known(excess_ms) else None,
         step_ms=step_ms if known(step_ms) else None,
         clock_offset_ms=None if first else -3.217 + 1.3 * (host % 64),

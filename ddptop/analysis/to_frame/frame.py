@@ -42,6 +42,7 @@ from ddptop.frames.frame import Clocks, Frame, GroupFigures, RunInfo
 from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
+from ddptop.frames.stall import gravest_ranks
 from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
@@ -92,6 +93,9 @@ def build(
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
     group = _group(state, shown, buckets := bucket_figures(state, detail))
+    stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
+    dead = deaths(state, now_ns)
+    grave = gravest_ranks(columns.state, stall, dead)
     live = outcome == "live" and diagnosis is None and kept is None
     activities = long_activities(state, group.step_ms_p50) if live else ()
     return Frame(
@@ -110,12 +114,12 @@ def build(
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
         records=int(state.table.records.sum()),
         lost_records=int(state.table.lost_records.sum()),
-        stall=ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns),
-        deaths=deaths(state, now_ns),
+        stall=stall,
+        deaths=dead,
         logged=logged(state, focus),
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
-        hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
+        hosts=host_figures(state, columns, grave, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
         activities=activities,
         past_activities=past_activities(state),

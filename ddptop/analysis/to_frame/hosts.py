@@ -20,7 +20,7 @@ from ddptop.protocol.machine import Gpu
 from ddptop.protocol.messages import NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from ddptop.analysis.hosts import Hosts, KnownHost
     from ddptop.analysis.rank_columns import HelloColumns
@@ -43,10 +43,16 @@ _clock_fields, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)
 
 
 def host_figures(
-    state: RunState, ranks: Ranks, straggler: Straggler | None, clocks: Mapping[str, Clocks], now_ns: int
+    state: RunState,
+    ranks: Ranks,
+    grave: Set[int],
+    straggler: Straggler | None,
+    clocks: Mapping[str, Clocks],
+    now_ns: int,
 ) -> tuple[HostFigures, ...]:
     """One for each host, in order of the lowest rank; then those without ranks whose agents report.
 
+    `grave`: ranks that are worse than the others of their hosts, whatever their excess.
     `clocks`: of the hosts with ranks, by `clocks_at`."""
     of_hosts, known_hosts = state.presence.hellos.of_hosts, state.hosts.known
     states, reported, own_host = host_states(state, now_ns), reports_of_hosts(state), find_own_host(state)
@@ -62,7 +68,7 @@ def host_figures(
         "state": [*map(states.__getitem__, names)],
         "age_ms": [max(0, now_ns - reported[name]) / 1e6 for name in names],
         "collector": [name == own_host for name in names],
-        **_figures_over_ranks(state, ranks, straggler, len(spare)),
+        **_figures_over_ranks(state, ranks, grave, straggler, len(spare)),
         **_of_clocks([clocks[name] for name in names], own_host),
         **_of_agents([known_hosts.get(name) for name in names]),
         **_of_links(state.hosts, names),
@@ -71,7 +77,7 @@ def host_figures(
 
 
 def _figures_over_ranks(
-    state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
+    state: RunState, ranks: Ranks, grave: Set[int], straggler: Straggler | None, n_spare: int
 ) -> dict[str, Sequence[Any]]:
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""
     hellos = state.presence.hellos
@@ -79,6 +85,8 @@ def _figures_over_ranks(
     worst = _largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
         worst[hellos.host_at[straggler.rank]] = straggler.rank
+    for rank in sorted((rank for rank in grave if rank < state.world), key=_size_of(ranks.excess_ms)):
+        worst[hellos.host_at[rank]] = rank
     excess_ms = ranks.excess_ms[worst]
     excess_ms[worst < 0] = np.nan
     of_gpus = hellos.host_at[hellos.gpus]
@@ -132,6 +140,12 @@ def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, Sequence[Any]]:
         "link_round_trip_ms": [None if link is None else link[1].least_us / 1e3 for link in links],
         "link_lost_pct": [None if link is None else lost_pct(link[1]) for link in links],
     }
+
+
+def _size_of(excess_ms: Column) -> Callable[[int], tuple[float, int]]:
+    """A key that sorts ranks by their excess, the largest last; among equals the lowest rank last."""
+    sizes: list[float] = np.nan_to_num(excess_ms, nan=-np.inf).tolist()
+    return lambda rank: (sizes[rank], -rank)
 
 
 def _largest(excess_ms: Column, hellos: HelloColumns) -> Indices:

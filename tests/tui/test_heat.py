@@ -155,6 +155,23 @@ def test_entering_unfolds_until_there_is_one_rank_and_leaving_folds_again() -> N
     assert place.heat.count == 0
 
 
+@pytest.mark.parametrize("size", ["50x24", "80x24", "160x50"])
+@pytest.mark.parametrize("hosts", [False, True])
+def test_a_folded_row_that_is_marked_for_a_rank_names_that_rank(hosts: bool, size: str) -> None:
+    frame = CASES["many"]()
+    place = place_at("heat", heat=HeatState(hosts=hosts, column=1))
+    page(frame, place, SIZES[size])
+    grid = place.heat.grid
+    assert grid is not None and grid.gravest.count(None) == grid.rows - 1
+    place.heat.row = next(row for row, rank in enumerate(grid.gravest) if rank == 2050)
+    text = page(frame, place, SIZES[size])
+    assert "■ rank 2050 stalled" in text
+    assert hosts or size == "50x24" or "■ r2050" in text
+    while (rank := place.heat.enter()) is None:
+        page(frame, place, SIZES[size])
+    assert hosts or rank == 2050
+
+
 def test_the_cursor_goes_along_the_blocks_of_hosts() -> None:
     frame = fake_views.on_hosts(straggler(4096), of=8)
     place = place_at("heat", heat=HeatState(hosts=True, column=0))

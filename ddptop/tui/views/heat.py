@@ -5,6 +5,7 @@ Hosts are listed below each other, in several blocks beside each other.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -38,7 +39,7 @@ from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells
 from ddptop.tui.views.panels import Panel, PanelColumn, draw_band, has_panels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -113,6 +114,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, la
         tall=tall,
         folds=tuple((int(edges[i]) + offset, int(edges[i + 1]) + offset) for i in range(rows)),
         worst=tuple(int(who) if who >= 0 else None for who in rank.ravel().tolist()),
+        gravest=tuple(_find_gravest(scene, table, edges)),
         lines=room if tall == 1 else rows,
         block=block + GAP,
     )
@@ -121,8 +123,24 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, la
     lines = _draw_hosts(scene, state, host_map, label, room, state.grid)
     ranks = np.array([-1 if who is None else who for who in state.grid.worst]).reshape(value.shape)
     folded = int(edges[state.row + 1] - edges[state.row])
-    cells = MapCells(state.figure, shades, value, ranks, state.row, max(0, state.column), folded=folded)
+    cells = MapCells(
+        state.figure,
+        shades,
+        value,
+        ranks,
+        state.row,
+        max(0, state.column),
+        folded=folded,
+        gravest=state.gravest(),
+    )
     return DrawnMap(HOSTS_NOW, shades, lines, _draw_under_of_hosts(scene, state, host_map, width), cells)
+
+
+def _find_gravest(scene: Scene, table: NDArray[np.int64], edges: NDArray[np.int64]) -> Iterator[int | None]:
+    """The rank with the worst state in each row; None: all are well."""
+    for first, stop in itertools.pairwise(edges.tolist()):
+        ranks = table[first:stop].ravel()
+        yield scene.gravest(sorted(ranks[ranks >= 0].tolist()))
 
 
 def _enlarge_cells(shape: tuple[int, ...], label: int, width: int, room: int) -> tuple[int, int]:
@@ -200,7 +218,7 @@ def _draw_under_of_hosts(scene: Scene, state: HeatState, host_map: HostMap, widt
         int(edges[state.row + 1] - edges[state.row]),
         float(host_map.value[state.row, state.column]),
     )
-    return under_cursor(scene, width, state.figure, rank, value, hosts, " hosts")
+    return under_cursor(scene, width, state.figure, rank, value, hosts, " hosts", gravest=state.gravest())
 
 
 WORST, WORST_AND_HOST = 14, 34
@@ -343,6 +361,7 @@ def _draw_steps(
             for (first, _), row_ranks in zip(folds, shown.rank.tolist(), strict=True)
             for rank in shown.place([first if np.isnan(who) else int(who) for who in row_ranks], n_columns)
         ),
+        gravest=tuple(scene.gravest(range(first, stop)) for first, stop in folds),
         order=shown.columns.places,
     )
     state.grid = grid
@@ -363,7 +382,11 @@ def _draw_steps(
         row_lines += [Line().extend(below) for _ in range(grid.tall - 1)]
         if room.side:
             worst = _describe_worst(scene, shown.value[row], shown.rank[row], shades, room.side)
-            row_lines[0].add(worst, "strong" if has_cursor else "dim")
+            marked, (first, stop) = grid.gravest[row], folds[row]
+            if marked is None or stop - first == 1:
+                row_lines[0].add(worst, "strong" if has_cursor else "dim")
+            else:
+                row_lines[0].extend(_name_marked(scene, marked, room.side))
         lines += row_lines
     return lines
 
@@ -393,6 +416,14 @@ def _draw_axis(columns: HeatColumns, chosen: int, label: int, n_columns: int) ->
                 signs[begin : begin + len(word)] = [(sign, "faint") for sign in word]
                 break
     return Line(" " * (label + 3)).extend(join_cells(signs))
+
+
+def _name_marked(scene: Scene, rank: int, width: int) -> Line:
+    """`      ■ r2050`, and its host where there is room: in the place of the largest value of its row."""
+    sign, role = scene.sign(rank, rank + 1)
+    line = Line(f" {sign:>6} r{rank}", role)
+    hosts = host_index(scene.frame.ranks.host).rank_short
+    return line if width < WORST_AND_HOST else line.add(f" {scene.clean(hosts[rank])}", "dim").cut(width)
 
 
 def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
@@ -428,6 +459,7 @@ def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, shown: StepMa
         stop - first,
         "",
         steps=shown.columns.steps[index],
+        gravest=state.gravest(),
     )
 
 
@@ -450,6 +482,7 @@ def _find_cells(state: HeatState, heat: Heat, shown: StepMap, shades: Shades) ->
         shown.columns.steps,
         int(sizes[row]),
         bool((sizes > 1).any()),
+        state.gravest(),
     )
 
 

@@ -61,8 +61,11 @@ def under_cursor(
     fold: int,
     what: str,
     steps: tuple[int, int] | None = None,
+    gravest: int | None = None,
 ) -> Line:
-    """Whose value it is, where that rank is, and of how many (`what` they are) it is the worst."""
+    """Whose value it is, where that rank is, and of how many (`what` they are) it is the worst.
+
+    `gravest`: the rank of a row of several for whose state the row is marked; it comes first."""
     ranks = scene.frame.ranks
     there = rank < len(ranks.host)
     where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip() if there else ""
@@ -70,13 +73,25 @@ def under_cursor(
     places = 1 if unit else RATIO
     text = loss(value) if figure == "loss" else fixed(value, places, unit if known(value) else "")
     hint = f"worst of {fold:,}{what}: Enter unfolds" if fold > 1 else "Enter: its page"
+    called = Line(f"{FIGURES[figure].called} ", "dim").add(text, "strong")
+    if fold > 1 and gravest is not None:
+        words = Line("▸ ", "accent").extend(name_gravest(scene, gravest))
+        whose = called if gravest == rank else called.add(f" of rank {rank}", "dim")
+        when = Line(name_steps(*steps), "dim") if steps is not None else Line()
+        return join_parts([words, whose, when, Line("Enter unfolds", "faint")], width)
     return join_parts(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
-            Line(f"{FIGURES[figure].called} ", "dim").add(text, "strong"),
+            called,
             Line(name_steps(*steps), "dim") if steps is not None else Line(),
             Line(where, "dim"),
             Line(hint, "faint"),
         ],
         width,
     )
+
+
+def name_gravest(scene: Scene, rank: int) -> Line:
+    """`■ rank 2050 stalled`."""
+    sign, role = scene.sign(rank, rank + 1)
+    return Line(f"{sign} rank {rank} ", role).add(scene.state_word(rank), role)

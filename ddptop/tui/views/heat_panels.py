@@ -15,7 +15,7 @@ from ddptop.render.rank_table import state_piece
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.curve import Curve, Happened, draw_chart
-from ddptop.tui.views.heat_figures import name_steps
+from ddptop.tui.views.heat_figures import name_gravest, name_steps
 from ddptop.tui.views.heat_shades import digits
 from ddptop.tui.views.heat_state import NOW_FIGURES
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn
@@ -57,6 +57,8 @@ class MapCells(NamedTuple):
     """How many ranks the cell under the cursor stands for, or hosts."""
     has_folds: bool = False
     """Whether any row stands for several."""
+    gravest: int | None = None
+    """The rank for whose state the row is marked; None: all of its ranks are well."""
 
     @property
     def chosen(self) -> int | None:
@@ -147,7 +149,10 @@ def _draw_cell(scene: Scene, cells: MapCells, width: int) -> list[Line]:
     what = "ranks" if cells.steps else "hosts"
     key = f"unfolds its {cells.folded:,} {what}" if cells.folded > 1 else "opens its page"
     if rank is not None:
-        lines.append(Line("Enter ", "accent").add(key, "faint"))
+        if cells.folded > 1 and cells.gravest is not None:
+            lines.append(name_gravest(scene, cells.gravest).add("  Enter ", "accent").add("unfolds", "faint"))
+        else:
+            lines.append(Line("Enter ", "accent").add(key, "faint"))
     return [line.cut(width) for line in lines]
 
 

@@ -35,6 +35,8 @@ class Grid:
     """Rows below each other, where they go on in a block to the right; 0: all."""
     block: int = 0
     """Terminal cells from one block to the next."""
+    gravest: tuple[int | None, ...] = ()
+    """The rank with the worst state in each row; None: all are well."""
     order: tuple[int, ...] = ()
     """The columns that have a step, in the order of their steps; empty: columns are local ranks."""
 
@@ -164,6 +166,11 @@ class HeatState:
         cell = self.cell()
         return None if cell is None or self.grid is None else self.grid.worst[cell]
 
+    def gravest(self) -> int | None:
+        """The rank for whose state the row of the cursor is marked; None: all of its ranks are well."""
+        grid = self.grid
+        return None if grid is None or self.row >= len(grid.gravest) else grid.gravest[self.row]
+
     def enter(self) -> int | None:
         """Unfold the cell under the cursor; of a cell with one rank that rank, whose page may be opened."""
         cell, grid = self.cell(), self.grid
@@ -175,7 +182,8 @@ class HeatState:
             return worst
         self.inside.append((first, stop - first))
         rows = min(self.height, stop - first)
-        inside = 0 if worst is None or self.hosts else worst - first
+        sought = worst if self.gravest() is None else self.gravest()
+        inside = 0 if sought is None or self.hosts else sought - first
         self.row, self.grid = ((inside + 1) * rows - 1) // (stop - first), None
         return None
 

@@ -145,12 +145,23 @@ _UNITS = (("seconds", 1.0, 1_000.0), ("minutes", 60.0, 60_000.0), ("hours", 3600
 """Name, seconds, and below how many rank-seconds it is used."""
 
 
+def _unit_for(seconds: float) -> tuple[str, float]:
+    """Name and seconds of the unit in which so many rank-seconds are written."""
+    return next((name, length_s) for name, length_s, below_s in _UNITS if not seconds >= below_s)
+
+
+def rank_time_phrase(rank_seconds: float) -> str:
+    """`883.5 rank-minutes`."""
+    name, length_s = _unit_for(rank_seconds)
+    return f"{fixed(rank_seconds / length_s)} rank-{name}"
+
+
 def bill_of(ledger: Ledger, *, on_gpus: bool = False) -> Bill:
     """The bill of a run; `on_gpus`: ranks have a GPU each."""
     sums = {name: float(np.nansum(ledger.seconds_of(name))) for name in LEDGER_CLASSES}
     total_s = sum(sums.values())
     unit_prefix = "GPU" if on_gpus else "rank"
-    name, length_s, _ = next(unit for unit in _UNITS if total_s < unit[2])
+    name, length_s = _unit_for(total_s)
     # Of the running step it is not known yet where its time goes: that would change places with every step.
     names = sorted(sums, key=lambda name: (name == "unknown", -sums[name]))
     amounts = round_to_sum([sums[name] / length_s for name in names], 1)

@@ -56,15 +56,21 @@ LEAST_BAR = 20
 """Cells of a bar below which it says nothing."""
 
 
+SPACED_FROM = 10
+"""Lines of a page from which there are blank ones between its words: on a lower one bars and their legend
+need them."""
+
+
 def draw_before_first_step(context: RenderContext, width: int, height: int) -> list[Line]:
     """What a page says whose figures begin with the first step: how far the ranks have come."""
-    lines = [Line(), Line("  No step is complete yet.", "dim")]
+    words = Line("  No step is complete yet.", "dim")
     start = context.frame.start
     if start is None:
-        return lines
+        return [Line(), words]
     title = [Line("S ", "accent").add(first_steps_phrase(start), "dim"), Line(SECONDS, "faint")]
-    bars = draw_milestones(context, width, height - len(lines) - 2)
-    return [*lines, Line(), Line("  ").extend(join_parts(title, width - 2)), *bars]
+    gap = [Line()] if height >= SPACED_FROM else []
+    bars = draw_milestones(context, width, height - 2 - 2 * len(gap))
+    return [*gap, words, *gap, Line("  ").extend(join_parts(title, width - 2)), *bars]
 
 
 def draw_milestones(context: RenderContext, width: int, height: int) -> list[Line]:

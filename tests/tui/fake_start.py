@@ -51,7 +51,12 @@ def starting(ranks: tuple[RankStart, ...], behind: tuple[int, ...] = (), **chang
     newest_s = max(one.since_s or 0.0 for one in ranks)
     return replace(
         frame,
-        run=replace(frame.run, started_at=LAUNCHED_S, elapsed_s=31.0, state="live"),
+        run=replace(
+            frame.run,
+            started_at=LAUNCHED_S,
+            elapsed_s=31.0,
+            state="live" if all(one.milestone for one in ranks) else "waiting",
+        ),
         ranks=replace(
             frame.ranks,
             state=tuple("live" if one.milestone else "waiting" for one in ranks),

@@ -13,11 +13,14 @@ from ddptop.frames.verdict import verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.why import draw_waits
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
 from tests.tui.gallery import frame_of, lines_of
+from tests.tui.pages import place_at
 from tests.tui.troubles import drifting, missing
 
 
@@ -255,8 +258,8 @@ def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: st
         ("a silent host", "overview", "50x24", "▸     8 ◇ unreachable 4s"),
         ("a silent host", "overview", "160x50", "▸     8 gpu-002 cuda:0 ◇ unreachable 4s"),
         ("3 hosts", "overview", "160x50", "▸ rank 6  20.3 ms  gpu-001   "),
-        ("4,096 ranks", "hosts", "80x24", "▸node256 ■ stalled      8/8 "),
-        ("dead", "hosts", "50x24", "▸node0 ✗ failed       0/4 "),
+        ("4,096 ranks", "hosts", "80x24", "▸node256 ■ stalled      8/8  2050     0.0"),
+        ("dead", "hosts", "50x24", "▸node0 ✗ failed       0/4     2     0.1"),
         ("4,096 ranks", "stall", "160x50", "try: py-spy dump --pid 6360 on node256"),
         ("a silent host", "stall", "67x19", "step ms 46.8 p50 last known"),
         ("replay", "heat", "160x50", "node0  cuda:1  running"),
@@ -287,3 +290,33 @@ def test_an_event_ends_with_a_word(world: str, view: str, size: str) -> None:
         for event in re.findall(r"\d\d:\d\d:?\d* [▲■●] ([^│]*?)…", line):
             last = event.split()[-1]
             assert last in words and not last.isdecimal(), line
+
+
+@pytest.mark.parametrize(
+    ("world", "view", "size", "expected"),
+    [
+        ("dead", "rank", "80x24", "░ other                    1.1     1.2    -0.2"),
+        ("start of 64", "hosts", "80x24", "· import of torch  ░ script  ≡ process group  ≈ model  ▒ waits"),
+        ("start", "start", "30x6", "1-9    Esc back ? help q quit"),
+        ("4,096 ranks", "events", "160x50", "others waited 883.5 rank-minutes for rank 1 while waiting"),
+        ("start", "overview", "80x24", "▸     3 –     –   ○ missing"),
+    ],
+)
+def test_nothing_of_a_page_is_lost(world: str, view: str, size: str, expected: str) -> None:
+    text = "\n".join(map(str, lines_of(world, view, size)))
+    assert expected in text and "next ba…" not in text, text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_how_long_the_others_waited_is_a_whole_sentence(width: int) -> None:
+    scene = Scene(frame_of("4,096 ranks"), place_at("events"))
+    assert "while waiting for its next batch" in " ".join(
+        str(line).strip() for line in draw_waits(scene, [1], width)
+    )
+
+
+def test_a_rank_that_has_not_reported_is_missing_also_in_a_stall() -> None:
+    frame = waiting()
+    stalled = replace(frame, run=replace(frame.run, state="stalled"), stall=missing().stall)
+    words = {Scene(shown, place_at("overview")).state_word(3) for shown in (frame, stalled, live())}
+    assert words == {"missing", "live"}

@@ -93,19 +93,21 @@ def _find_opened(scene: Scene | None) -> View:
 
 def _fit_footer(parts: list[Line], tail: list[Line], width: int) -> Line:
     """The footer: as many parts as fit at the left, and at the right as much of the tail as fits, its end
-    first."""
+    first. Where not even the numbers of the views fit, they have no word."""
     gap = 1 if width >= APART_FROM else 0
     while sum(part.width + gap for part in tail) > width + gap:
         tail = tail[1:]
     end = join_parts(tail, width, gap)
+    if parts and str(parts[0]) == str(_draw_range()) and parts[0].width + gap + end.width > width:
+        parts = [_draw_range(""), *parts[1:]]
     line = join_parts(parts, width - end.width - gap, gap)
     return line.pad(width - end.width).extend(end)
 
 
-def _draw_range() -> Line:
+def _draw_range(word: str = "views") -> Line:
     """All views by their numbers."""
     numbers = [view.number for view in VIEWS.numbered if view.always_named]
-    return _draw_word(f"{numbers[0]}-{numbers[-1]}", "views")
+    return _draw_word(f"{numbers[0]}-{numbers[-1]}", word)
 
 
 def _draw_way(opened: View) -> Line:
@@ -147,7 +149,7 @@ def _draw_key(key: ScreenKey, short: str = "") -> Line:
 
 def _draw_word(keys: str, word: str) -> Line:
     """A key, and what it does on a ground of its own, as in htop."""
-    return Line(keys, _KEY).add(f" {word} ", _WORD)
+    return Line(keys, _KEY).add(f" {word} " if word else " ", _WORD)
 
 
 def _find_common_key(shown: str) -> ScreenKey:

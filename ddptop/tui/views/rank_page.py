@@ -404,7 +404,8 @@ class RankView(OneRankView):
             words = wrap_lines("this rank has not reported yet", width - 2)
             lines = [Line("  ").add(part, "dim") for part in words]
             return Page([draw_rule(width, f"rank {rank}"), *lines])
-        facts = [*draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
+        extras = draw_extras(scene, rank, width)
+        facts = [*draw_facts(scene, rank, width), *extras]
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
         # A suspicion, which may come and go with each frame, is in the title: it moves nothing.
@@ -432,6 +433,8 @@ class RankView(OneRankView):
             lines += advice
             lines += [draw_rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
+            if 0 < (n_over := len(lines) + len(times) - height) <= len(extras):  # a whole table is worth more
+                del lines[1 + len(facts) - n_over : 1 + len(facts)]
             lines += times[: max(0, height - len(lines))]
             lines += draw_samples(scene, rank, width, (height - len(lines)) // 2)
         room = height - len(lines) - 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.bill import ledger_place_phrase
+from ddptop.frames.bill import ledger_place_phrase, rank_time_phrase
 from ddptop.frames.causes import PLACES, cause_phrase, remedy, words_of
 from ddptop.frames.differences import differences, events_near
 from ddptop.frames.numbers import LEAST_SHOWN_MS, age, clock, count, counted, fixed, known, percent
@@ -165,13 +165,15 @@ def draw_waits(scene: Scene, ranks: list[int], width: int) -> list[Line]:
     rows = () if ledger is None else ledger.run.waited_for
     lines = []
     for row in [row for row in rows if row.rank in ranks and row.rank_seconds >= LEAST_WAIT_S][:MAX_PLACES]:
-        line = Line("others waited ", "dim").add(f"{fixed(row.rank_seconds)} rank-seconds", "strong")
-        place = scene.clean(ledger_place_phrase(row.place))
-        line.add(" for ", "dim").add(f"rank {row.rank}", "strong").add(f" {place}")
+        line = Line("others waited ", "dim").add(rank_time_phrase(row.rank_seconds), "strong")
+        place = Line(scene.clean(ledger_place_phrase(row.place)))
+        lines.append(line.add(" for ", "dim").add(f"rank {row.rank}", "strong"))
+        if line.width + 1 + place.width > width:
+            lines.append(line := Line(" "))
+        line.add(" ").extend(place)
         n_steps = f", {counted(row.steps, 'step')}"
         line.add(n_steps if line.width + len(n_steps) <= width else "", "dim")
-        lines.append(line.cut(width))
-    return lines
+    return [line.cut(width) for line in lines]
 
 
 def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:

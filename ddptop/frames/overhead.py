@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddptop.frames.numbers import RATIO, fixed, percent
 
@@ -19,13 +19,18 @@ less than what is counted, which is near a budget of 1 %."""
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """By how much a step takes longer with the recorder than without it, from shadow blocks; in percent."""
+    """What ddptop takes, in percent of the step without it: by how much a step is longer than in shadow
+    blocks, and what steps in these pay as well."""
 
     pct: float
     low: float
     """Interval of 95 %."""
     high: float
     blocks: int
+
+    def add_every_step(self, pct: float) -> MeasuredCost:
+        """With what steps pay inside of shadow blocks and outside, of which these show nothing."""
+        return replace(self, pct=self.pct + pct, low=self.low + pct, high=self.high + pct)
 
     @property
     def is_measurable(self) -> bool:
@@ -34,15 +39,15 @@ class MeasuredCost:
 
     @property
     def sentence(self) -> str:
-        """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`; where the interval holds
-        0, that no cost is seen."""
+        """`ddptop takes 1.8% of a step (95%: 1.2 to 2.4%; 24 shadow blocks)`; where the interval holds 0,
+        that no cost is seen."""
         if not self.is_measurable:
             return f"what ddptop costs is not measurable yet ({self.blocks} shadow blocks)"
         digits = RATIO if abs(self.pct) < 1 else 1
         bounds = f"95%: {fixed(self.low, digits)} to {fixed(self.high, digits)}%; {self.blocks} shadow blocks"
         if self.low <= 0:
             return f"no cost of ddptop is seen: {fixed(self.pct, digits)}% ({bounds})"
-        return f"steps take {fixed(self.pct, digits)}% longer with ddptop ({bounds})"
+        return f"ddptop takes {fixed(self.pct, digits)}% of a step ({bounds})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Overhead:
 
     recorded_every: int = 1
     """One in so many steps is recorded, to keep the budget; of the others only the length is known."""
+    every_step_pct: float | None = None
+    """What every step pays, also in a shadow block, in percent: part of `measured`. None: not known."""
 
     @property
     def phrase(self) -> str:

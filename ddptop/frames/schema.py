@@ -56,7 +56,15 @@ RUN_FIELDS = (
     "argv",
     "torch",
 )
-COST_FIELDS = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
+COST_FIELDS = (
+    "budget_pct",
+    "measured_pct",
+    "us_per_step",
+    "detail_every",
+    "detail_reason",
+    "recorded_every",
+    "every_step_pct",
+)
 ALERT_FIELDS = ("kind", "severity", "rank", "step", "since_s", "message", "evidence")
 
 

@@ -241,7 +241,15 @@ def _sampled_as_json(stack: SampledStack) -> dict[str, object]:
 
 
 def _overhead_as_json(overhead: Overhead) -> dict[str, object]:
-    names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
+    names = (
+        "budget_pct",
+        "measured_pct",
+        "us_per_step",
+        "detail_every",
+        "detail_reason",
+        "recorded_every",
+        "every_step_pct",
+    )
     measured = overhead.measured
     measured_cost = None if measured is None else _pick_fields(measured, ("pct", "low", "high", "blocks"))
     return {

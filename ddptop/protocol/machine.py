@@ -86,6 +86,16 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnCost:
+    """What ddptop takes of a rank, as that rank has measured it. Only the newest one counts."""
+
+    t_ns: Nanoseconds
+    every_step_pct: Quantity
+    """CPU time that every step pays, also where the recorder stands aside, as a share of the step, in %: of
+    the publisher thread, and at the end of each step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disk:
     """What a rank has read of its own process. Only the newest one counts."""
 

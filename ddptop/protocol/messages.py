@@ -15,7 +15,7 @@ from ddptop.protocol import limits
 from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, OwnCost, Usage
 from ddptop.protocol.ranges import (
     ActivityNumber,
     BucketNumber,
@@ -445,7 +445,7 @@ class State:
 Message: TypeAlias = (
     Hello | Steps | Event | Ack | Layout | Card | Progress | Bye | Run | Credit | State | Usage | Ask
     | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About
-    | StackSamples | Arrivals | Disk
+    | StackSamples | Arrivals | Disk | OwnCost
 )  # fmt: skip
 
 
@@ -498,6 +498,7 @@ TRAITS: dict[type[Message], MessageTraits] = {
     StackSamples: MessageTraits(24, ("rank",)),
     Arrivals: MessageTraits(25, ("rank",), is_passing=True),
     Disk: MessageTraits(26, ("rank",), is_reading=True, is_passing=True),
+    OwnCost: MessageTraits(27, ("rank",), is_reading=True, is_passing=True),
 }
 """What is true of each class of messages. To add one: a class, its line in `Message` and here, what sends it,
 and what takes it (`analysis/reducer.py`; readings are taken by themselves)."""

@@ -86,8 +86,12 @@ for detail."""
 CALM_BATCHES = 8
 """Fewer are left out only where there was room for that in so many batches in a row."""
 
-ASIDE_NS = 5_000
-"""What a step takes in which the recorder stands aside: measured 5 to 7 us at a load of 5 (RECORDER.md)."""
+ASIDE_NS = 6_000
+"""What a step takes in which the recorder stands aside, until that is measured: 5 to 7 us in short steps
+(RECORDER.md)."""
+
+UNSEEN_END_FACTOR = 1.25
+"""What the end of an unseen step takes over what is clocked of it: 6.6 us of 5.3 (RECORDER.md)."""
 
 EACH_PERIOD, EACH_SECOND_PERIOD, EACH_FOURTH_PERIOD, EACH_SIXTEENTH_PERIOD = 1, 2, 4, 16
 """How often the publisher takes the finished steps: once in so many periods of REPORT_S."""
@@ -181,6 +185,8 @@ class Budget:
         """Own cost per step, in us: training threads and publisher."""
         self.cost_pct = 0.0
         """Own cost per step as a share of step time, in %."""
+        self.every_step_pct = 0.0
+        """What every step pays, also where the recorder stands aside, as a share of step time, in %."""
         self.full_detail = full_detail
         """Whether every step is to have bucket detail, whatever it costs."""
         self._steps = 0
@@ -190,6 +196,8 @@ class Budget:
         self._after: deque[float] = deque(maxlen=PLAIN_COSTS)
         """Steps without detail right after one with it, at whose start the recorder was taken out."""
         self._after_detail = False
+        self._aside: deque[float] = deque(maxlen=PLAIN_COSTS)
+        """Steps in which the recorder stands aside."""
         self._publishing: deque[float] = deque(maxlen=PLAIN_COSTS)
         """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
@@ -273,6 +281,8 @@ class Budget:
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
         published = (median_or_zero(self._publishing) + self.reading_share + self.stack_share) * step
+        every_step_ns = published + self._aside_ns
+        self.every_step_pct = 100.0 * every_step_ns / step if step else 0.0
         base = published + self._recording_ns(recording, self.record_every)
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
@@ -310,12 +320,30 @@ class Budget:
             n_recorded += not record.flags & Flag.SHADOW
             walls.append(record.end - record.begin)
             detail = bool(record.flags & Flag.DETAIL)
-            if is_clocked(record.step) and not record.flags & Flag.SHADOW:
-                costs = self._detail if detail else self._after if self._after_detail else self._plain
-                costs.append(record.cost * UNSEEN_FACTOR + WRAPPER_NS + CALL_NS * len(record.calls))
+            if is_clocked(record.step):
+                self._costs_of(record.flags).append(
+                    record.cost * UNSEEN_FACTOR + WRAPPER_NS + CALL_NS * len(record.calls)
+                )
                 self._measured_here += detail
             self._after_detail = detail
         return walls, n_steps, n_recorded
+
+    def _costs_of(self, flags: int) -> deque[float]:
+        """The costs that those of a step with these flags belong to."""
+        if flags & Flag.SHADOW:
+            return self._aside
+        if flags & Flag.DETAIL:
+            return self._detail
+        return self._after if self._after_detail else self._plain
+
+    def note_unseen_end(self, clocked_ns: int) -> None:
+        """Note what was clocked of the end of an unseen step."""
+        self._aside.append(clocked_ns * UNSEEN_END_FACTOR)
+
+    @property
+    def _aside_ns(self) -> float:
+        """What a step takes in which the recorder stands aside."""
+        return median_or_zero(self._aside) if self._aside else ASIDE_NS
 
     def _watch_longer_steps(self, walls: Sequence[int], n_recorded: int, least_ns: float) -> None:
         """Have steps recorded that have just become longer: one rank may have become slow.
@@ -331,7 +359,7 @@ class Budget:
 
     def _recording_ns(self, recording: float, every: int) -> float:
         """CPU ns of the training thread per step, where each `every`-th one takes `recording`."""
-        return recording if every <= 1 else recording / every + ASIDE_NS
+        return recording if every <= 1 else recording / every + self._aside_ns
 
     def _detail_distance(self, every: int) -> int:
         """Steps from one with bucket detail to the next, where `every`-th ones of those recorded have it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable
 from ctypes import c_float
 from functools import partial
@@ -26,12 +27,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from ddptop.protocol.messages import Flag
 from ddptop.training.gc_pauses import watch_collector
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.import_hook import when_imported
-from ddptop.training.recorder import Recorder, now
+from ddptop.training.own_cost import cpu_now
+from ddptop.training.recorder import Recorder, StepHook, now
 from ddptop.training.synchronisation import SynchronisationWatch
 from ddptop.training.torch_compat.ddp import (
     AVERAGERS,
@@ -373,6 +376,34 @@ FIRST_STEPS = 2
 """Without a DDP model: steps whose optimizers are looked at."""
 
 
+CLOCKED_UNSEEN = 4
+"""Which of the unseen steps in a row is clocked: in the first ones caches are filled anew, and a shadow block
+has nine."""
+
+
+def make_clocked_end(unseen_end: StepHook, handle: RemovableHandle, costs: deque[int]) -> StepHook:
+    """Return the hook of the first unseen steps. It adds the CPU time that `unseen_end` takes in one of them,
+    in ns, to `costs`, and has `unseen_end` take its place, which is that of `handle`."""
+    n_left = CLOCKED_UNSEEN
+
+    def clocked_end(optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        nonlocal n_left
+        n_left -= 1
+        if n_left:
+            unseen_end(optimizer, args, kwargs)
+            return
+        began = cpu_now()
+        unseen_end(optimizer, args, kwargs)
+        spent_ns = cpu_now() - began
+        hooks = handle.hooks_dict_ref()
+        # Where this was the last unseen step, another hook has taken the place.
+        if hooks is not None and hooks.get(handle.id) is clocked_end:
+            hooks[handle.id] = unseen_end
+            costs.append(spent_ns)
+
+    return clocked_end
+
+
 def _hook_optimizers(
     recorder: Recorder, gradients: SynchronisationWatch, note_optimizer: Callable[[Any], None]
 ) -> None:
@@ -405,7 +436,11 @@ def _hook_optimizers(
 
     def choose_hooks(unseen: bool) -> None:
         usual = ((before, before_step), (after, after_step))
-        meanwhile = ((before, _DO_NOTHING), (after, recorder.make_unseen_end(after_step))) if unseen else ()
+        meanwhile: tuple[tuple[RemovableHandle, Any], ...] = ()
+        if unseen:
+            unseen_end = recorder.make_unseen_end(after_step)
+            clocked_end = make_clocked_end(unseen_end, after, recorder.aside_costs)
+            meanwhile = ((before, _DO_NOTHING), (after, clocked_end))
         for handle, hook in meanwhile or usual:
             # Its place is kept: torch may be calling all hooks just now.
             hooks = handle.hooks_dict_ref()

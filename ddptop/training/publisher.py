@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ddptop.host.step_counters import leave_step_count, note_step_count
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import REPORT_S
+from ddptop.protocol.machine import OwnCost
 from ddptop.protocol.messages import (
     BATCH_SIZE,
     FINISHED,
@@ -339,6 +340,8 @@ class Publisher(threading.Thread):
         unseen = recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
         unseen -= self._sampler.take_spent_ns()
         budget.stack_share = self._sampler.present_share
+        while recorder.aside_costs:
+            budget.note_unseen_end(recorder.aside_costs.popleft())
         budget.account_for(records, spent_ns + unseen, self._session.replicas.step_ns)
         recorder.detail_every = budget.detail_every
         self._choose_recorded_steps(budget.record_every)
@@ -516,6 +519,8 @@ class Publisher(threading.Thread):
                 messages += self._device_news(device)
             if (disk := self._disk_reads.take_reading(self._recorder.step)) is not None:
                 messages.append(disk)
+            if self.budget.reported_cost[1] > 0:  # else both are those of too short a time
+                messages.append(OwnCost(time.monotonic_ns(), self.budget.every_step_pct))
         logged = self._session.scalars.take_values(None if device is None else device.scalars.read_value)
         if logged is not None:
             messages.append(logged)

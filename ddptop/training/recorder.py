@@ -90,6 +90,9 @@ MANY_ASIDE_ENDS = 64
 """Optimizer steps in one step of a shadow block: the block would never end where the script calls DDP's
 forward no more."""
 
+MOST_ASIDE_COSTS = 64
+"""Rows of unseen steps from one turn of the publisher to the next whose cost is kept."""
+
 MANY_OPTIMIZERS = 64
 """Optimizers that are told apart: a script may make new ones for ever."""
 
@@ -168,6 +171,8 @@ class Recorder:
         """Called where backwards were not seen, and where they will be again. It must not raise."""
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
+        self.aside_costs: deque[int] = deque(maxlen=MOST_ASIDE_COSTS)
+        """CPU time, in ns, of the end of one unseen step in each row of them; taken by the publisher."""
         self.without_ddp = False
         """Whether this process trains without a DDP model, as far as is known (`begin_without_ddp`)."""
         self.waits_unseen = 0

@@ -12,7 +12,8 @@ from ddptop.analysis.health.overhead import APART, AROUND, FEWEST, RecordedSteps
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.overhead import MeasuredCost, Overhead
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
+from ddptop.protocol.machine import OwnCost
+from ddptop.protocol.messages import Flag, OwnTime, Phase, Received, Steps
 from ddptop.training.shadow import BLOCK, LENGTH, PERIOD, next_recorded
 from tests.analysis.stalling import Stage, op, users, waits
 from tests.made_up_run import START_NS, feed_together
@@ -132,7 +133,7 @@ def test_fewer_than_six_blocks_have_no_interval() -> None:
     assert found is not None and found.low == pytest.approx(1.0) and 1.0 < found.pct < 3.0
     assert found.sentence == "what ddptop costs is not measurable yet (6 shadow blocks)"
     narrow = replace(found, high=4.0)
-    assert narrow.sentence == "steps take 2.0% longer with ddptop (95%: 1.0 to 4.0%; 6 shadow blocks)"
+    assert narrow.sentence == "ddptop takes 2.0% of a step (95%: 1.0 to 4.0%; 6 shadow blocks)"
     unseen = replace(narrow, pct=0.4, low=-0.2)
     assert unseen.sentence == "no cost of ddptop is seen: 0.40% (95%: -0.20 to 4.00%; 6 shadow blocks)"
     wide = replace(found, pct=-14.1, low=-49.9, high=40.5)
@@ -176,6 +177,28 @@ def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make
     assert frame.lost_records == 0
     shown = snapshot(frame)["overhead"]
     assert isinstance(shown, dict) and shown["measured"] is None
+
+
+def test_the_measured_cost_has_what_steps_pay_in_shadow_blocks_as_well(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed_together(reducer, [world.run(), *world.introduce()])
+    for received in world.steps(8 * PERIOD + AROUND + LENGTH):
+        message = received.message
+        if isinstance(message, Steps) and message.first_step % PERIOD < LENGTH <= message.first_step:
+            received = received._replace(message=standing_aside(message))
+        reducer.feed(received)
+    now_ns = START_NS + world.now_us * 1000
+    before = reducer.frame(now_ns).overhead
+    assert before.measured is not None and before.every_step_pct is None, "an earlier version"
+    for rank, pct in enumerate((2.5, 3.0)):
+        reducer.feed(Received(now_ns, rank, world.session(rank), 0, OwnCost(now_ns, pct)))
+    frame = reducer.frame(now_ns)
+    measured = frame.overhead.measured
+    assert measured is not None
+    for name in ("pct", "low", "high"):
+        assert getattr(measured, name) == pytest.approx(getattr(before.measured, name) + 3.0)
+    shown = snapshot(frame)["overhead"]
+    assert isinstance(shown, dict) and shown["every_step_pct"] == 3.0
 
 
 def test_a_stall_in_a_shadow_block_is_diagnosed_as_any_other(make_world) -> None:

@@ -37,7 +37,7 @@ ADDED = {
     "ranks": "joined",
     "buckets": "model group",
     "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare group",
-    "overhead": "detail_reason measured collector_pct recorded_every",
+    "overhead": "detail_reason measured collector_pct recorded_every every_step_pct",
     "clocks": "drift_ppm age_s",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""

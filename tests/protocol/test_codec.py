@@ -33,7 +33,7 @@ from ddptop.protocol.evidence import (
     StackSamples,
 )
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, OwnCost, Usage
 from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import (
     CODES,
@@ -113,6 +113,7 @@ MESSAGES: list[Message] = [
     Gpu(97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, 0, 2**47, None, 10**15),
     Memory(10**15, 1 << 30, 2 << 30, 3 << 30, 4),
     Disk(10**15, 1 << 30),
+    OwnCost(10**15, 0.75),
     Logged(12, {"accuracy": 0.9, "lr": None}),
     StackSamples(
         10**15,

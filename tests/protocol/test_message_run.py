@@ -15,7 +15,7 @@ from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import HostLink, HostUsage
-from ddptop.protocol.machine import Disk, Gpu, Memory, Usage
+from ddptop.protocol.machine import Disk, Gpu, Memory, OwnCost, Usage
 from ddptop.protocol.message_run import EncodedRun, Readings
 from ddptop.protocol.messages import Clock, Message, Progress, Received
 
@@ -39,6 +39,7 @@ KINDS: dict[type[Message], st.SearchStrategy[Any]] = {
     ),
     Memory: st.builds(Memory, times, *[counts] * 4),
     Disk: st.builds(Disk, times, counts),
+    OwnCost: st.builds(OwnCost, times, quantities),
     Clock: st.builds(Clock, times, st.text(max_size=5), st.integers(-5, 5), times),
     HostUsage: st.builds(
         HostUsage,
@@ -51,6 +52,7 @@ GOOD: dict[type[Message], Message] = {
     Usage: Usage(1, 2, 3.0),
     Memory: Memory(1, 2, 3, 4, 5),
     Disk: Disk(1, 2),
+    OwnCost: OwnCost(1, 0.5),
     Gpu: Gpu(*[None] * 12, 7),  # type: ignore[arg-type]
     Clock: Clock(5, "b", -7, 3, 2, 1),
     HostUsage: HostUsage(1, None, 5, 1.0, 2.5, None, 0, None, 0),

@@ -10,6 +10,7 @@ import pytest
 from ddptop.protocol.messages import Flag
 from ddptop.training import budget
 from ddptop.training.budget import (
+    ASIDE_NS,
     CALM_BATCHES,
     DETAIL_COSTS,
     EACH_FOURTH_PERIOD,
@@ -22,6 +23,7 @@ from ddptop.training.budget import (
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
     MAX_RECORD_EVERY,
+    UNSEEN_END_FACTOR,
     UNSEEN_FACTOR,
     USUAL_MAX_DETAIL_EVERY,
     WATCHED_STEPS,
@@ -69,7 +71,9 @@ class Training:
             for step in range(self.step, min(end, self.step + max(1, 250 * MS // wall))):
                 detailed = is_turn(step, self.budget.detail_every)
                 if next_recorded(step, self.budget.record_every) > step:
-                    batch.append(record(step, wall=wall, cost=0, detail=False, shadow=True))
+                    batch.append(
+                        record(step, wall=wall, cost=ASIDE_NS - WRAPPER_NS, detail=False, shadow=True)
+                    )
                     continue
                 cost = detail if detailed else plain
                 cost = cost if isinstance(cost, int) else cost(step)
@@ -171,7 +175,7 @@ def test_what_the_first_steps_cost_does_not_make_detail_rarer_than_every_8th_ste
 @pytest.mark.parametrize(
     ("wall_us", "plain_us", "pct", "every"),
     [
-        (900, 45, 1.0, 32),
+        (900, 45, 1.0, 64),
         (1_000, 50, 1.0, 32),
         (2_000, 90, 1.0, 16),
         (4_000, 140, 1.0, 8),
@@ -423,6 +427,20 @@ def test_stack_samples_take_what_is_left_of_the_budget_and_count_while_they_are_
         assert used.cost_pct == pytest.approx(before_pct + 0.2, abs=0.01)
     assert roomy.sampling_share == pytest.approx(0.003)
     assert over.cost_pct > 1.0 and over.sampling_share == pytest.approx(0.0005)
+
+
+def test_what_every_step_pays_is_the_publisher_and_what_is_clocked_where_the_recorder_pauses() -> None:
+    budget = Budget(1.0)
+    training = Training(budget)
+    training.run(500, wall=10 * MS, plain=30_000, detail=60_000, publisher=500_000)
+    publisher_pct = 0.2  # of 250 ms
+    assert budget.every_step_pct == pytest.approx(publisher_pct + 100 * ASIDE_NS / (10 * MS))
+    for clocked_ns in (16_000, 16_000, 900_000):
+        budget.note_unseen_end(clocked_ns)
+    training.run(500, wall=10 * MS, plain=30_000, detail=60_000, publisher=500_000)
+    assert budget.every_step_pct == pytest.approx(
+        publisher_pct + 100 * 16_000 * UNSEEN_END_FACTOR / (10 * MS)
+    )
 
 
 def test_replica_checks_are_counted_per_step() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from ddptop.protocol.messages import Phase
 from ddptop.training import guard as guard_module
@@ -291,3 +293,35 @@ def test_the_end_of_an_epoch_is_no_batch_of_an_evaluation() -> None:
         assert recorder.calls_since_forward == 1, taken
     fetch(iter(DataLoader([1.0], batch_size=None)))
     assert recorder.calls_since_forward == 2
+
+
+def test_one_of_the_unseen_steps_in_a_row_is_clocked_and_the_others_are_called_directly() -> None:
+    costs: deque[int] = deque()
+    hooks: OrderedDict[int, Any] = OrderedDict()
+    handle = RemovableHandle(hooks)
+    calls: list[object] = []
+
+    def unseen_end(optimizer: object, *_: object) -> None:
+        calls.append(optimizer)
+
+    hooks[handle.id] = phases.make_clocked_end(unseen_end, handle, costs)
+    for step in range(1, 8):
+        hooks[handle.id](step, (), {})
+        assert (hooks[handle.id] is unseen_end) is (step >= phases.CLOCKED_UNSEEN) is bool(costs)
+    assert calls == [*range(1, 8)] and len(costs) == 1 and costs[0] > 0
+
+
+def test_where_the_clocked_step_is_the_last_unseen_one_the_hook_of_seen_steps_stays() -> None:
+    costs: deque[int] = deque()
+    hooks: OrderedDict[int, Any] = OrderedDict()
+    handle = RemovableHandle(hooks)
+    seen_end = Any
+
+    def unseen_end(step: int, *_: object) -> None:
+        if step == phases.CLOCKED_UNSEEN:  # as `see_again` does
+            hooks[handle.id] = seen_end
+
+    hooks[handle.id] = phases.make_clocked_end(unseen_end, handle, costs)
+    for step in range(1, phases.CLOCKED_UNSEEN + 1):
+        hooks[handle.id](step, (), {})
+    assert hooks[handle.id] is seen_end and not costs

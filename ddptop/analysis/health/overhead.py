@@ -1,4 +1,5 @@
-"""What the recorder costs: steps in which it stands aside (shadow blocks) compared with their neighbours.
+"""What recording costs: steps in which the recorder stands aside (shadow blocks) compared with their
+neighbours. What these pay as well (`OwnCost`) is added where it is shown.
 
 Each block gives one paired difference, since neighbouring steps are alike: times of steps drift and are
 correlated over seconds. Within a block and on each side of it the median is taken, which single slow steps do

@@ -45,7 +45,7 @@ from ddptop.frames.phrases import blamed
 from ddptop.frames.stall import gravest_ranks
 from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.protocol.limits import MUTE_AFTER
-from ddptop.protocol.machine import Usage
+from ddptop.protocol.machine import OwnCost, Usage
 from ddptop.protocol.messages import Progress
 from ddptop.protocol.vocabulary import TrainingKind
 
@@ -317,15 +317,20 @@ def _largest_of_beats(state: RunState, name: str) -> Any:
 
 def _overhead(state: RunState) -> Overhead:
     failures = state.table.newest_values(Progress, "failures")
+    measured = state.figures.shadow_cost.measured
+    every_step_pct = _largest_bound(state.table.newest_values(OwnCost, "every_step_pct"))
+    if measured is not None and every_step_pct is not None:
+        measured = measured.add_every_step(every_step_pct)
     overhead = Overhead(
         budget_pct=state.presence.hellos.budget_pct,
         measured_pct=_largest_of_beats(state, "cost_pct"),
         us_per_step=_largest_of_beats(state, "cost_us"),
         detail_every=_largest_of_beats(state, "detail_every"),
         failures=int(np.nansum(failures)),
-        measured=state.figures.shadow_cost.measured,
+        measured=measured,
         recorded_every=state.figures.recorded_steps.every,
         collector_pct=_largest_bound(state.table.newest_values(Usage, "watcher_pct")),
+        every_step_pct=every_step_pct,
     )
     if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"

@@ -25,7 +25,9 @@ KINDS: Mapping[TrainingKind, str] = {
 
 def kind_phrase(run: RunInfo) -> str:
     """`no DDP model (FSDP2)`; empty with a DDP model, of one rank, and before it is known."""
-    return f"no DDP model ({KINDS[run.training]})" if run.training not in (None, "ddp", "alone") else ""
+    return (
+        "" if run.training is None or times_waiting(run.training) else f"no DDP model ({KINDS[run.training]})"
+    )
 
 
 def no_bucket_phrase(run: RunInfo) -> str:
@@ -34,6 +36,12 @@ def no_bucket_phrase(run: RunInfo) -> str:
         return "a single rank has nothing to reduce"
     kind = kind_phrase(run)
     return f"{kind}: no bucket is timed" if kind else ""
+
+
+def times_waiting(training: TrainingKind | None) -> bool:
+    """Whether the waiting of ranks for each other is timed: in the buckets of a DDP model. One process never
+    waits. Before it is known how ranks train, no step is finished."""
+    return training in (None, "ddp", "alone")
 
 
 def hides_waiting(run: RunInfo) -> bool:

@@ -14,6 +14,7 @@ from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.stall import responsible_ranks
+from ddptop.frames.training_kind import times_waiting
 from ddptop.frames.verdict import run_state
 from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.render.line import worst_sign, worst_state
@@ -59,6 +60,12 @@ class RenderContext:
         """The parts of every rank's step."""
         late = self.frame.straggler
         return Breakdown(self.frame.ranks, self.stragglers if late and late.pattern == "persistent" else ())
+
+    @property
+    def absent_parts(self) -> tuple[str, ...]:
+        """Names of the parts of a step that no bar of this run has."""
+        untimed = () if times_waiting(self.frame.run.training) else ("wait", "transfer")
+        return untimed if self.breakdown.has_sync else (*untimed, "sync")
 
     @cached_property
     def by_steps(self) -> bool:

@@ -17,7 +17,7 @@ from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS
 from ddptop.render.line import Line, Role, combine_roles, join_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Container, Sequence
 
     from ddptop.frames.columns import Column, Mask
     from ddptop.frames.figures import Ranks
@@ -263,12 +263,15 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         step,
         np.vstack([column(name) for name in OWN_PHASES]),
         np.vstack([column(name) for name in BETWEEN]),
-        exposed - waited + buffers_moved,
+        np.where(is_untimed := np.isnan(exposed), 0.0, exposed - waited) + buffers_moved,
         np.nan_to_num(column("waited")),
         np.isin(np.arange(len(step)), always_last),
-        (exposed == 0) | (len(step) == 1),  # one rank has nobody to wait for
+        is_untimed | (exposed == 0) | (len(step) == 1),  # one rank has nobody to wait for
     )
     is_known = np.isfinite(own_ms).all(axis=0)
+    own_ms[[[_WAIT], [_TRANSFER]], is_known & is_untimed] = (
+        np.nan
+    )  # they are in the collectives of the script
     if is_known.all():
         return own_ms
     return np.asarray(np.where(is_known, own_ms, step_parts(step, phases, exposed, waited)))
@@ -402,10 +405,12 @@ def _draw_pair(
     return line.add(sign * min(rank_cells, right_cells), solid)
 
 
-def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:
-    """Sign and name of every part on one line; the ranks waited for are left out first. `has_sync`: whether
-    any rank was in a collective of the script's own."""
-    shown = PARTS if has_sync else PARTS[:-1]
+def draw_legend(
+    ascii_only: bool, waited_for: Sequence[int], width: int, *, absent: Container[str] = ("sync",)
+) -> Line:
+    """Sign and name of every part on one line; the ranks waited for are left out first. `absent`: parts
+    that no bar has."""
+    shown = [part for part in PARTS if part.name not in absent]
     whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):

@@ -331,7 +331,7 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
         f"breakdown of the step{f' {old}' if (old := as_of(frame)) else ''}, "
         f"{fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
-        str(draw_legend(ascii_only, context.stragglers, max(MIN_LEGEND, width), has_sync=breakdown.has_sync)),
+        str(draw_legend(ascii_only, context.stragglers, max(MIN_LEGEND, width), absent=context.absent_parts)),
     ]
 
 

@@ -231,7 +231,7 @@ def _draw_ranks(report: Report) -> str:
     hidden_phrase = f"<p>and {hidden:,} more ranks, less late</p>" if hidden > 0 else ""
     shares = part_shares(report)
     usual = [sentences.shares_phrase(shares)] if shares else []
-    keys = draw_legend(part.name for part in PARTS if part.name != "sync" or "sync" in dict(shares))
+    keys = draw_legend(part.name for part in PARTS if part.name in dict(shares))
     return f"{''.join(rows)}{hidden_phrase}<p>{keys}</p>{_make_paragraphs(usual)}"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.conditions import CONDITIONS, condition_of
 from ddptop.frames.numbers import clock, fixed
 from ddptop.frames.phrases import death_phrase
+from ddptop.frames.training_kind import times_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +36,9 @@ def draw_strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     if not any(span.step_ms is not None for span in report.spans):
         return []
     lines = []
-    figures = [
-        ("step ms", [span.step_ms for span in spans], 1),
-        ("waiting %", [span.wait_pct for span in spans], 0),
-    ]
+    figures = [("step ms", [span.step_ms for span in spans], 1)]
+    if times_waiting(report.run.training):
+        figures.append(("waiting %", [span.wait_pct for span in spans], 0))
     if report.stragglers:  # since when, and how it went on
         figures.append(("cost %", [span.cost_pct for span in spans], 0))
     for label, values, digits in figures:

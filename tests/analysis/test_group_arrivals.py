@@ -126,6 +126,7 @@ def test_a_rank_that_comes_late_is_flagged_with_its_bound(make_world) -> None:
     assert (late.rank, late.basis, late.group, late.cause) == (2, "arrivals", "the default group", None)
     assert (late.lateness_ms, late.bound_ms) == pytest.approx((20, 0.1), abs=0.01)
     assert late.cost_pct == pytest.approx(40, abs=0.1)
+    assert np.isnan(frame.ranks.excess_ms).all(), "own times contain the waiting: 0 would contradict the flag"
     said = verdict(frame)
     assert (said.kind, said.sentence) == (
         "straggler",

@@ -95,3 +95,18 @@ def test_medians_that_do_not_add_up_make_no_wait_without_ddp(make_world) -> None
     parts, before = Breakdown(ranks), Breakdown(frame.ranks)
     assert (parts.column("wait").tolist(), parts.column("transfer").tolist()) == ([0, 0], [0, 0])
     assert (parts.column("other") - before.column("other")).tolist() == pytest.approx([3, 3])
+
+
+@pytest.mark.parametrize("training", ["collectives", "fsdp2", "ddp"])
+def test_where_no_bucket_is_timed_lost_is_unknown_and_never_0(make_world, training: str) -> None:
+    frame = frame_of(make_world(2, own=True), training=training, backend="gloo")
+    told = snapshot(frame)
+    is_known = training == "ddp"
+    names = ("exposed_wait_ms", "exposed_comm_ms")
+    for figures in (*told["ranks"], told["group"]):
+        assert [figures[name] is None for name in names] == [not is_known] * 2
+    assert (told["group"]["exposed_comm_pct"] is None) is not is_known
+    assert np.isfinite(frame.ranks.excess_ms).all()
+    parts = Breakdown(frame.ranks)
+    assert bool(np.isnan(parts.column("wait")).all()) is not is_known
+    assert np.nansum(parts.ms, axis=0).tolist() == pytest.approx(frame.ranks.step_ms.tolist(), abs=0.01)

@@ -688,7 +688,7 @@ def without_ddp() -> Frame:
             unknown,
         ),
         **dict.fromkeys(("last_pct", "relative_score", "individual_score", "bucket", "sequence"), unknown),
-        **dict.fromkeys(("exposed_comm_ms", "exposed_wait_ms", "excess_ms"), np.zeros(4)),
+        **dict.fromkeys(("exposed_comm_ms", "exposed_wait_ms", "excess_ms"), unknown),
         **dict.fromkeys(("data_ms", "own_data_ms"), np.full(4, 1.2)),
         **dict.fromkeys(("optimizer_ms", "own_optimizer_ms"), np.full(4, 2.9)),
         **dict.fromkeys(("forward_ms", "own_forward_ms"), forward),
@@ -702,7 +702,7 @@ def without_ddp() -> Frame:
         **dict.fromkeys(("collective_ms", "wait_ms", "transfer_ms", "overlap_pct", "busbw_gbps", "bound_ms")),
         **dict.fromkeys(("no_straggler_ms", "no_straggler_low_ms", "no_straggler_high_ms"), 46.8),
         **dict.fromkeys(("no_exposed_comm_ms", "both_ms"), 46.8),
-        exposed_comm_ms=0.0,
+        **dict.fromkeys(("exposed_comm_ms", "exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct")),
     )
     past = frame.history
     zero = np.zeros(len(past.step))

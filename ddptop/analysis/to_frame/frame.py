@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 
@@ -38,16 +38,19 @@ from ddptop.analysis.to_frame.tables import (
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.buckets import all_reduces, wire_bytes
 from ddptop.frames.detail import HeatRequest, TimelineRequest, parse_request
+from ddptop.frames.figures import Ranks
 from ddptop.frames.frame import Clocks, Frame, GroupFigures, RunInfo
+from ddptop.frames.history import RankSteps
 from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
 from ddptop.frames.stall import gravest_ranks
 from ddptop.frames.statistics import interpolated_quantile, median
+from ddptop.frames.training_kind import times_waiting
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import OwnCost, Usage
 from ddptop.protocol.messages import Progress
-from ddptop.protocol.vocabulary import TrainingKind
+from ddptop.protocol.vocabulary import SHARDED, TrainingKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +68,9 @@ CARD_OWN = ("torch", "script", "argv", "training")
 """Entries of a rank's card that are fields of their own in a frame."""
 
 GROUP_WAITS = ("collective", "wait", "transfer")
+
+EXPOSED_IN_MAPS = ("lost", "transfer", "exposed")
+"""Figures of a heat map that are known of buckets alone."""
 
 
 def build(
@@ -93,6 +99,17 @@ def build(
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
     group = _group(state, shown, buckets := bucket_figures(state, detail))
+    run = _run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
+    steps_in_focus = rank_steps(state, detail, focus) if in_world and focus is not None else None
+    if not times_waiting(run.training):  # 0 would say that nobody waits
+        columns = _unknown(columns, ("exposed_comm_ms", "exposed_wait_ms"))
+        group = replace(
+            group, exposed_comm_ms=None, exposed_wait_ms=None, exposed_transfer_ms=None, exposed_comm_pct=None
+        )
+        if steps_in_focus is not None:
+            steps_in_focus = _unknown(steps_in_focus, ("wait_ms", "transfer_ms"))
+    if straggler is not None and straggler.group and run.training in SHARDED:
+        columns = _unknown(columns, ("excess_ms",))  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
     dead = deaths(state, now_ns)
     grave = gravest_ranks(columns.state, stall, dead)
@@ -101,7 +118,7 @@ def build(
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
-        run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
+        run=run,
         group=group,
         ranks=columns,
         buckets=buckets,
@@ -111,7 +128,7 @@ def build(
         events=state.log.all(),
         overhead=_overhead(state),
         history=state.history.since(cursor),
-        focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
+        focus=steps_in_focus,
         records=int(state.table.records.sum()),
         lost_records=int(state.table.lost_records.sum()),
         stall=stall,
@@ -265,6 +282,14 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
     )
 
 
+_Columns = TypeVar("_Columns", Ranks, RankSteps)
+
+
+def _unknown(table: _Columns, names: Sequence[str]) -> _Columns:
+    """The table in which nothing is known of some columns."""
+    return replace(table, **{name: np.full_like(getattr(table, name), np.nan) for name in names})
+
+
 def _clock_reason(state: RunState) -> dict[str, Any]:
     """Why the arrivals of the first process group whose clocks are too inaccurate are not compared."""
     window = state.figures.detail
@@ -357,5 +382,9 @@ def with_requested(state: RunState, frame: Frame, text: str, now_ns: int) -> Fra
     if isinstance(request, TimelineRequest):
         return replace(frame, timeline=timeline(state, request, next(iter(blamed(frame.straggler)), None)))
     if isinstance(request, HeatRequest):
-        return replace(frame, heat=heat(state, request))
+        shown = heat(state, request)
+        if shown and request.figure in EXPOSED_IN_MAPS and not times_waiting(frame.run.training):
+            unknown = np.full_like(shown.value, np.nan)
+            shown = replace(shown, value=unknown, rank=unknown, low=None, middle=None, high=None)
+        return replace(frame, heat=shown)
     return replace(frame, position=position_in_start(state, request.rank, now_ns))

@@ -99,7 +99,7 @@ def _draw_charts(scene: Scene, names: Sequence[ChartName], width: int, room: int
         return [Line()] * room
     lines = [Line(), *charts, *[Line()] * (room - 2 - len(charts))]
     # A chart's own title has no room for every part.
-    return [*lines, draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync)]
+    return [*lines, draw_legend(scene.ascii_only, (), width, absent=scene.absent_parts)]
 
 
 class BucketColumns(PageFigures):

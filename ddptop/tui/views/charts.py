@@ -14,7 +14,7 @@ from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, perce
 from ddptop.frames.phrases import loss_note
 from ddptop.frames.start_words import first_steps_phrase
 from ddptop.frames.statistics import median
-from ddptop.frames.training_kind import no_bucket_phrase
+from ddptop.frames.training_kind import no_bucket_phrase, times_waiting
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
 from ddptop.render.milestones import draw_milestones
@@ -361,7 +361,9 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     steps = [
         step_now[0],
         Line(as_of(scene.frame), "dim"),
-        draw_look("wait", scene.ascii_only, " waiting"),
+        draw_look("wait", scene.ascii_only, " waiting")
+        if times_waiting(scene.frame.run.training)
+        else Line(),
         step_now[1],
         Line(f"{dot} min, max {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
         shown,
@@ -399,8 +401,11 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
             reach=SHARE_REACH, read=lambda index: percent(share[index]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
+    untimed = () if times_waiting(scene.frame.run.training) else ("wait", "transfer")
     # Waiting is on top, and comes first: the others are left out where there is no room.
     for name in ("wait", *(part.name for part in PARTS if part.name in STACK and part.name != "wait")):
+        if name in untimed:
+            continue
         usual = fixed(_newest_median(getattr(history, STACK[name])))
         sign, role = signs[name]
         title.append(

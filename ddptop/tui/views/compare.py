@@ -480,7 +480,7 @@ def _draw_panels(
             name = f"rank {rank}" if line_of_bar == (tall - 1) // 2 else ""
             bar = draw_rank_bar(scene, rank, width - RANK_CELLS - 1, len(ranks) if name else 0)
             bars.append(Line(fit_text(name, RANK_CELLS), "dim").add("│", "rule").extend(bar))
-    legend = draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
+    legend = draw_legend(scene.ascii_only, scene.stragglers, width, absent=scene.absent_parts)
     steps = Panel(title[0], [*bars, legend], figure=title[1])
     lines = draw_band([PanelColumn(width, [steps])], len(bars) + 2)
     lines += draw_band([PanelColumn(width, [Panel("figures", [head, *rows])])], len(rows) + 2)

@@ -136,7 +136,7 @@ def draw_host_below(
     tall = max(1, min(TALLEST_RANK, (n_table - 1) // len(ranks)))
     rows = draw_ranks_now(scene, width, n_table, tall=tall, ranks=ranks)
     title = draw_rule(width, f"ranks of {scene.clean(host.name) or UNKNOWN}")
-    legend = draw_legend(scene.ascii_only, (), width, has_sync=scene.breakdown.has_sync)
+    legend = draw_legend(scene.ascii_only, (), width, absent=scene.absent_parts)
     return [*words, title, *rows, *[Line()] * (n_table - len(rows)), legend]
 
 

@@ -341,7 +341,7 @@ class OverviewView(View):
         block = draw_rank_table(scene, rows, left)
         block += [Line() for _ in range(room.table - len(block))]
         if room.legend:
-            legend = draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
+            legend = draw_legend(scene.ascii_only, scene.stragglers, left, absent=scene.absent_parts)
             block.append(legend if scene.frame.group.step is not None else Line())  # no step, no bar
         title, alerts = None, _count_alerts(scene, rows, left)
         if room.rules:

@@ -356,7 +356,7 @@ def test_every_chart_of_the_overview_has_an_axis(world: int, size: tuple[int, in
 def test_the_figure_of_a_peak_comes_after_the_names_of_the_areas() -> None:
     values = np.where(np.arange(400) % 40 == 9, 900.0, 10.0)
     parts = [Line("step ms"), Line("▒ waiting"), Line("p95 12")]
-    curve = Curve(parts, np.arange(400) * 0.1, values, "area", zero=True, band=True, newest=(0, 2))
+    curve = Curve(parts, np.arange(400) * 0.1, values, "area", zero=True, band=True, n_names=3)
     assert str(draw_chart(curve, 24, 9, False).lines[0]) == "step ms ▒ waiting p95 12"
 
 

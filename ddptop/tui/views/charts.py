@@ -376,7 +376,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
             steps, x, history.step_ms, "area", waste=history.wait_ms, span_s=RECENT_S, zero=True,
             step=history.step, band=True,
             early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 3),
-            extremes=(history.step_min_ms, history.step_max_ms),
+            extremes=(history.step_min_ms, history.step_max_ms), n_names=4,
         ),
         _make_parts_curve(scene, shown),
         Curve(
@@ -415,7 +415,7 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
         )
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
-        read=lambda index: f"{fixed(whole[index], 1, ' ms')}, waiting {percent(share[index])}",
+        read=lambda index: f"{fixed(whole[index], 1, ' ms')}, waiting {percent(share[index])}", n_names=2,
     )  # fmt: skip
 
 

@@ -102,6 +102,8 @@ class Curve:
     """Seconds."""
     newest: tuple[int, ...] = field(default=(0,), kw_only=True)
     """The parts of the title with figures of the newest step, which change more often than the curve."""
+    n_names: int = field(default=1, kw_only=True)
+    """Parts of the title that come before the figure of a peak: the areas would have no name without them."""
     main: Column
     role: Role
     behind: Column | None = None
@@ -211,8 +213,8 @@ def draw_chart(
     title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
     newest = curve.newest
     if clipped and beside is None:
-        # It comes after all that names the curve and the areas: the mark is there without it.
-        title.insert(curve.newest[-1] + 1, Line(f"{BEYOND} up to {largest}", "dim"))
+        title.insert(curve.n_names, Line(f"{BEYOND} up to {largest}", "dim"))
+        newest = tuple(index + (index >= curve.n_names) for index in newest)
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:

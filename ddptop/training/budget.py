@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
+from ddptop.protocol.limits import DEFAULT_BUDGET_PCT, REPORT_S
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median_or_zero
 from ddptop.training.own_cost import is_clocked
@@ -43,8 +43,12 @@ DETAIL_COSTS = 7
 last 224 steps."""
 
 PLAIN_COSTS = 16
-"""Measurements in the median cost of other steps, taken in every eighth one, and of the publisher, with every
-batch."""
+"""Measurements in the median cost of other steps, taken in every eighth one."""
+
+PUBLISHED_PERIODS = 32
+"""Periods of REPORT_S in the median of what the publisher takes: 8 s."""
+
+REPORT_NS = REPORT_S * 1e9
 
 RECENT_STEPS = 64
 """Steps in the median step time: an evaluation between two of them changes nothing."""
@@ -198,11 +202,11 @@ class Budget:
         self._after_detail = False
         self._aside: deque[float] = deque(maxlen=PLAIN_COSTS)
         """Steps in which the recorder stands aside."""
-        self._publishing: deque[float] = deque(maxlen=PLAIN_COSTS)
+        self._publishing: deque[float] = deque(maxlen=PUBLISHED_PERIODS)
         """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
-        self._accounted_ns = 0
-        """Time of the steps accounted for."""
+        self._n_batches = self._accounted_ns = 0
+        """Batches of steps accounted for, and their time."""
         self._record_every = 1
         self._calm_batches = 0
         """Batches in a row with room for twice as many recorded steps."""
@@ -238,7 +242,7 @@ class Budget:
     @property
     def reported_cost(self) -> tuple[float, float]:
         """`cost_us` and `cost_pct`; 0 while they are those of too short a time."""
-        if self._accounted_ns < REPORTED_FROM_NS or len(self._publishing) < REPORTED_BATCHES:
+        if self._accounted_ns < REPORTED_FROM_NS or self._n_batches < REPORTED_BATCHES:
             return 0.0, 0.0
         return self.cost_us, self.cost_pct
 
@@ -265,7 +269,11 @@ class Budget:
         self._walls.extend(walls)
         elapsed = records[-1].end - records[0].begin
         if elapsed > 0:
-            self._publishing.append(self._published_ns / elapsed)
+            self._n_batches += 1
+            # A batch that is taken rarely stands for several: what the first ones took is soon forgotten. A
+            # pause in training does not count.
+            n_periods = min(self.report_every, max(1, round(elapsed / REPORT_NS)))
+            self._publishing.extend([self._published_ns / elapsed] * n_periods)
             self._published_ns = 0
             self._accounted_ns += elapsed
         step = self.step_ns = median_or_zero(self._walls)
@@ -378,16 +386,20 @@ class Budget:
         if is_rare or self._calm_batches >= CALM_BATCHES:
             self._record_every, self._calm_batches = every // 2, 0
             return
-        for _ in range(0 if is_calm else n_batches):
+        # The publisher's start is in the first batch.
+        most = MAX_RECORD_EVERY if self._n_batches > 1 else min(2 * every, MAX_RECORD_EVERY)
+        is_over = not is_calm
+        while is_over and every < most and 2 * every * step <= rarest_ns:
             # Where recording takes less than standing aside, leaving steps out saves nothing.
-            if self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
-                every = self._record_every = min(every * 2, MAX_RECORD_EVERY)
+            is_over = self._recording_ns(recording, every) > room
+            every = self._record_every = every * 2 if is_over else every
 
     def _choose_report_every(self, base: float, published: float, budget: float) -> None:
         taken = base if self.step_ns < SHORT_STEP_NS else published
         # More rarely both are less: back only where that, too, is far below.
         before, room = self.report_every, REPORTING_SHARE * budget
-        if self.step_ns < LONG_STEP_NS and taken <= room / (1 if before == EACH_PERIOD else 2):
+        is_short = self.step_ns < LONG_STEP_NS and before != EACH_SIXTEENTH_PERIOD
+        if is_short and taken <= room / (1 if before == EACH_PERIOD else 2):
             self.report_every = EACH_PERIOD
             return
         is_over = published > room / (RARELY_LESS if before == EACH_SIXTEENTH_PERIOD else 1)

@@ -210,6 +210,38 @@ def test_a_batch_that_is_taken_rarely_stands_for_several() -> None:
     assert seen[first + 3] == MAX_RECORD_EVERY
 
 
+def test_what_the_publisher_took_is_forgotten_after_seconds_however_rarely_it_works() -> None:
+    """Once steps are taken every 4 s, what it took before is not shown for a minute."""
+    budget = Budget(0.1)
+    training = Training(budget)
+    training.run(400, wall=10 * MS, plain=100_000, detail=200_000, publisher=900_000)
+    assert budget.every_step_pct > 0.3
+    for first in range(400, 1_600, 400):
+        steps = [record(step, wall=10 * MS, cost=0, detail=False) for step in range(first, first + 400)]
+        budget.account_for(steps, spent_ns=900_000)
+    assert budget.every_step_pct < 0.1
+
+
+def test_a_publisher_that_takes_little_because_it_works_rarely_goes_on_so() -> None:
+    budget = Budget(0.1)
+    step, rates = 0, []
+    for _ in range(60):
+        n_steps = 25 * budget.report_every
+        steps = [record(n, wall=10 * MS, cost=0, detail=False) for n in range(step, step + n_steps)]
+        budget.account_for(steps, spent_ns=900_000)  # 0.36 % of each period
+        step += n_steps
+        rates.append(budget.report_every)
+    assert rates[-40:] == [EACH_SIXTEENTH_PERIOD] * 40
+
+
+def test_once_costs_are_measured_the_right_share_of_the_steps_is_left_out_at_once() -> None:
+    training = Training(Budget(1.0))
+    training.run(500, wall=MS // 2, plain=60_000, detail=90_000)
+    assert training.budget.record_every <= 2, "the publisher's start is in the first batch"
+    training.run(500, wall=MS // 2, plain=60_000, detail=90_000)
+    assert training.budget.record_every == MAX_RECORD_EVERY
+
+
 def test_steps_that_vary_do_not_change_how_many_are_left_out() -> None:
     training = Training(Budget(1.0))
     training.run(3_000, wall=31 * MS, plain=350_000, detail=700_000)

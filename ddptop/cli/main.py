@@ -26,6 +26,9 @@ from ddptop.sources.threads import leave_process
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ddptop` with these arguments (by default the process's own) and return the exit code."""
     fill_standard_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed when Python started
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     # One thread works at a time; OpenBLAS would start one for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
@@ -60,8 +63,7 @@ def _discard_unwritten() -> None:
     gone. It would end with 120 otherwise."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except ValueError:  # it is closed
             pass
         except OSError:
@@ -76,8 +78,7 @@ def _run_words(argv: list[str]) -> int:
             code = command.run(command.parse(words))
         finally:
             first_picture.remove_first_page()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except CliError as error:
         return _note_error(str(error), error.code)

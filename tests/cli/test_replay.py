@@ -164,3 +164,13 @@ def test_replay_never_loads_torch(home: dict[str, str], recording: Path) -> None
     command = [sys.executable, "-c", code, "replay", str(recording), "--json"]
     done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=120)
     assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_end_no_command(ddptop, recording: Path, closed: str) -> None:
+    words = f"ddptop replay {recording} --once"
+    program = f"import sys; sys.argv = {words.split()}; from ddptop.cli.main import main; main()"
+    line = f'{sys.executable} -c "{program}" {closed}'
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("" if ">&- 2" in closed or closed == ">&-" else "ddptop train-k7qf")

@@ -491,6 +491,33 @@ def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_
     assert next_action(found).startswith("Let rank 0 call as many collectives as the others, up to train.py")
 
 
+@pytest.mark.parametrize("words", [("left its group", "finished"), ("left its group",), ("finished",)])
+def test_so_it_is_told_where_the_launcher_ends_the_others_while_they_exit(stage, words) -> None:
+    finishes(stage, 1)
+    for rank in (2, 3):
+        for word in words:
+            stage.say(rank, Bye(stage.now_ns, word, 83))
+    stage.answer(0, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
+    stage.say(0, Bye(stage.now_ns, "RuntimeError", 84))
+    stage.tell("exit", 0, exit_code=1, signal=None)
+    for rank in (2, 3):
+        stage.tell("lost_rank", rank, exit_code=None, signal="SIGTERM")
+    why = "the others had ended in good order, one barrier behind"
+    assert verdict(stage.frame()).line() == f"■ LOST · rank 0 failed in barrier (train.py:61 step): {why}"
+
+
+def test_where_the_launcher_ends_others_before_that_those_that_had_ended_are_named(stage) -> None:
+    stage.answer(0, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
+    stage.say(0, Bye(stage.now_ns, "RuntimeError", 84))
+    stage.after_s += 1
+    finishes(stage, 1)
+    stage.tell("exit", 0, exit_code=1, signal=None)
+    for rank in (2, 3):
+        stage.tell("lost_rank", rank, exit_code=None, signal="SIGTERM")
+    why = "rank 1 had ended in good order, one barrier behind"
+    assert verdict(stage.frame()).line() == f"■ LOST · rank 0 failed in barrier (train.py:61 step): {why}"
+
+
 @pytest.mark.parametrize(("call", "name"), [(BARRIER, "barrier"), (ALL_REDUCE, "all_reduce")])
 def test_a_rank_that_leaves_out_the_last_collective_is_told_that_it_left_one_early(stage, call, name) -> None:
     finishes(stage, 1)

@@ -18,6 +18,7 @@ from ddptop.frames.phrases import (
     Failure,
     ended_by_signal,
     exit_phrase,
+    ranks_phrase,
 )
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, WELL
@@ -238,19 +239,29 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
 
 def update_left_alone(rank_states: Sequence[RankState]) -> None:
     """Mark the ranks that failed in a collective for which the others did not stay: most ranks had exited in
-    good order by then, and none has failed for a reason of its own."""
-    well = [rank_state for rank_state in rank_states if rank_state.finished and not rank_state.ended_badly]
-    alone = [rank_state for rank_state in rank_states if rank_state.ended_badly and _lost_peer(rank_state)]
-    if not alone or 2 * len(well) <= len(rank_states) or len(well) + len(alone) < len(rank_states):
+    good order by then, and none has failed for a reason of its own.
+
+    Where a signal has ended some ranks before they told that they had finished, those that have exited in
+    good order are named, if these are behind.
+    """
+    finished = [rank for rank, rank_state in enumerate(rank_states) if rank_state.finished]
+    well = [rank for rank in finished if not rank_states[rank].ended_badly]
+    bad = [rank_state for rank_state in rank_states if rank_state.ended_badly]
+    alone = [rank_state for rank_state in bad if _lost_peer(rank_state)]
+    n_ended_by_others = sum(map(_ended_by_others, bad))
+    if not (well and alone) or len(well) + len(alone) + n_ended_by_others < len(rank_states):
+        return
+    most = 2 * len(well) > len(rank_states) and not n_ended_by_others
+    if not (most or n_ended_by_others) or any(rank_state.left_early for rank_state in rank_states):
         return
     last_sequence = max(
-        (rank_state.last_sequence for rank_state in well if rank_state.last_sequence is not None),
-        default=None,
+        (number for rank in well if (number := rank_states[rank].last_sequence) is not None), default=None
     )
+    left = "the others" if most else ranks_phrase(well, len(rank_states))
     for rank_state in alone:
-        rank_state.left_alone = "the others had ended in good order" + _behind_phrase(
-            rank_state, last_sequence
-        )
+        behind = _behind_phrase(rank_state, last_sequence)
+        if most or behind:
+            rank_state.left_alone = f"{left} had ended in good order{behind}"
 
 
 def early_phrase(rank_states: Sequence[RankState], left: int) -> str:

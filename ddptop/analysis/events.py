@@ -25,6 +25,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
+from ddptop.analysis.ledger.recorded import SCALES_DEAR
 from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, ReachedMilestone
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
@@ -276,6 +277,8 @@ def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
     if isinstance(stall_s, (int, float)) and stall_s > 0:
         state.stall_s = float(stall_s)
     state.end.without_launcher = event.fields.get("launcher") is False
+    ledger_version = event.fields.get("ledger")
+    state.ledger.scales_dear = isinstance(ledger_version, int) and ledger_version >= SCALES_DEAR
 
 
 def _on_analyser_result(state: RunState, event: Event, t_ns: int) -> None:

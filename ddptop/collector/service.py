@@ -20,6 +20,7 @@ from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.round_times import READ_AT_S, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
+from ddptop.analysis.ledger.recorded import VERSION as LEDGER_VERSION
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall.start import reached_phrase
 from ddptop.collector.agent_port import Listen
@@ -257,8 +258,12 @@ class Collector:
         # A recording that is continued has its RUN message already.
         if self.reducer.state.run is None:
             self._report_run("live", now_ns, started_at=started_at)
-            # A replay must see a stall when this run saw it.
-            settings: dict[str, Scalar] = {"stall_s": arguments.stall_s, "launcher": arguments.alone is None}
+            # A replay must see a stall when this run saw it, and divide the time as it did.
+            settings: dict[str, Scalar] = {
+                "stall_s": arguments.stall_s,
+                "launcher": arguments.alone is None,
+                "ledger": LEDGER_VERSION,
+            }
             self.intake.report_message(Event("settings", now_ns, -1, -1, settings), now_ns)
         if before.recording is not None or before.started_at is not None:
             self.intake.report_message(

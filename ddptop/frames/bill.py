@@ -234,6 +234,15 @@ def headline(bill: Bill) -> str:
     return f"The run took {bill.total} {bill.unit}: {ranks} for {duration(bill.elapsed_s)}"
 
 
+def estimate_phrase(ledger: Ledger) -> str:
+    """`73% of it is an estimate: steps that were left out, divided like recorded ones`; empty where no dear
+    step was left out."""
+    if all(row.n_dear_in_all <= row.n_dear for row in ledger.run.waited_for):
+        return ""
+    share = percent(100 * ledger.scaled_s / ledger.total_s)
+    return f"{share} of it is an estimate: steps that were left out, divided like recorded ones"
+
+
 def skew_cost_phrase(cost: SkewCost) -> str:
     """`38% (36% to 40%) of the ranks' time was lost to waiting for each other`."""
     interval = ""
@@ -243,7 +252,12 @@ def skew_cost_phrase(cost: SkewCost) -> str:
 
 
 def dear_phrase(row: WaitedFor) -> str:
-    """`7 steps, 6.0 s in each`, `1,204 steps, 6.0 s in 7 of them`: how a rank has waited for another."""
+    """`7 steps, 6.0 s in each`, `1,204 steps, 6.0 s in 7 of them`: how a rank has waited for another. Where
+    steps were left out, `12 recorded steps, 100 ms in 5 of them (some 47 in all)`."""
+    if row.n_dear_in_all > row.n_dear > 0:
+        each = _seconds(row.dear_s)
+        steps = counted(row.steps, "recorded step")
+        return f"{steps}, {each} in {row.n_dear:,} of them (some {row.n_dear_in_all:,} in all)"
     steps = counted(row.steps, "step")
     if row.n_dear < 2:
         return f"{steps}, at most {_seconds(row.longest_s)} in step {count(row.longest_step)}"

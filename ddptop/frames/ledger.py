@@ -54,7 +54,8 @@ class LedgerRanks:
     end_s: Column
     """Time after the last step, until the run ended."""
     unknown_s: Column
-    """The running step, lost records, and what steps without phases take longer than usual."""
+    """The running step, lost records, and what steps without phases take longer than usual and than recorded
+    steps like them."""
 
 
 LEDGER_CLASSES: tuple[LedgerClass, ...] = get_args(LedgerClass)
@@ -69,11 +70,11 @@ class WaitedFor:
     place: OwnPlace
     """Where it took longer than the others."""
     rank_seconds: float
-    """Summed over the ranks that waited."""
+    """Summed over the ranks that waited: of steps that were left out, an estimate."""
     share_pct: float
     """In % of the rank-seconds of all ranks in the same time."""
     steps: int
-    """Steps in which it was so."""
+    """Recorded steps in which it was so."""
     longest_s: float
     """The longest that any rank has waited for it in one step."""
     longest_step: int
@@ -82,9 +83,11 @@ class WaitedFor:
     dear_s: float
     """What a rank has waited in such a step: a mean over them."""
     n_dear: int
-    """How many there are, those that are not listed among them."""
+    """How many of them are recorded, those that are not listed among them."""
+    n_dear_in_all: int
+    """About how many there are: with steps that were left out, by their length. `n_dear` if none was."""
     dear_rank_seconds: float
-    """What all ranks have waited in them."""
+    """What all ranks have waited in all of them: of those that were left out, an estimate."""
     dear_since_s: float
     """When the first of them ended, and the last, in seconds since the launch; 0: there is none."""
     dear_until_s: float
@@ -123,7 +126,9 @@ class RareSlowness:
     """In how few steps a rank is slow, and by how much."""
 
     n_slow: int
-    """Slow steps, of `n_steps`."""
+    """Recorded slow steps, of `n_steps`."""
+    n_slow_in_all: int
+    """About how many there are: with steps that were left out, by their length. `n_slow` if none was."""
     n_steps: int
     """Number of recorded steps: of others it is not known who was slow."""
     steps: tuple[int, ...]
@@ -144,9 +149,19 @@ class RareSlowness:
         return f"1 of {max(2, round(self.n_steps / self.n_slow)):,} steps"
 
     @property
+    def in_all(self) -> str:
+        """`5 recorded, some 47 in all`; empty where no slow step was left out."""
+        return in_all_phrase(self.n_slow, self.n_slow_in_all)
+
+    @property
     def over(self) -> str:
         """`the run`, `step time`, `the last 5 minutes`: what its cost is a share of."""
         return "the run" if self.since_launch else span_words(self.over_s, has_all_steps=self.is_whole_run)
+
+
+def in_all_phrase(n_recorded: int, n_in_all: int) -> str:
+    """`5 recorded, some 47 in all`; empty where none was left out."""
+    return f"{n_recorded:,} recorded, some {n_in_all:,} in all" if n_in_all > n_recorded else ""
 
 
 def span_words(over_s: float, *, has_all_steps: bool) -> str:

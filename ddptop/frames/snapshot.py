@@ -113,6 +113,7 @@ WAITED_FIELDS = (
     "longest_step",
     "dear_s",
     "n_dear",
+    "n_dear_in_all",
 )
 
 SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples", "held_pct")
@@ -121,7 +122,7 @@ RANK_START_FIELDS = ("rank", "milestone", "since_s", "at", *TIMES)
 
 SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
 
-RARE_FIELDS = ("n_slow", "n_steps", "over_s", "is_whole_run", "since_s")
+RARE_FIELDS = ("n_slow", "n_slow_in_all", "n_steps", "over_s", "is_whole_run", "since_s")
 
 CALL_FIELDS = ("file", "line", "function", "code")
 

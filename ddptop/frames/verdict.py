@@ -186,13 +186,13 @@ def _describe_straggler(frame: Frame, late: Straggler, *, short: bool = False) -
 
 
 def _slow_steps(late: Straggler) -> str:
-    """`steps 199 and 399`; empty where it is slow in more than some."""
+    """`steps 199 and 399`, `steps 199 and 399 (2 recorded, some 17 in all)`; empty where it is slow in more
+    than some."""
     if late.rare is None:
         return ""
     steps = [f"{step:,}" for step in late.rare.steps[-LISTED_STEPS:]]
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    return f"steps {', '.join(steps[:-1])} and {steps[-1]}"
+    listed = f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(steps[:-1])} and {steps[-1]}"
+    return f"{listed} ({late.rare.in_all})" if late.rare.in_all else listed
 
 
 LISTED_STEPS = 3

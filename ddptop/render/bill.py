@@ -11,6 +11,7 @@ from ddptop.frames.bill import (
     CLASSES,
     bill_of,
     dear_phrase,
+    estimate_phrase,
     headline,
     ledger_place_phrase,
     round_to_sum,
@@ -56,7 +57,7 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     bill = bill_of(ledger, on_gpus=on_gpus)
     if not bill.rows:
         return []
-    lines = [*_draw_headline(bill, width), *draw_losses(bill, width)]
+    lines = [*_draw_headline(bill, width), *_draw_estimate(ledger, width), *draw_losses(bill, width)]
     # Whom the others waited for comes before the classes: these may be more than fit on a page.
     waited = draw_waited_for(ledger, bill, width)
     lines += [*waited, Line()] if waited else []
@@ -69,6 +70,12 @@ def _draw_headline(bill: Bill, width: int) -> list[Line]:
     sentence = headline(bill)
     parts = [sentence] if text_width(longest) <= width else sentence.replace(": ", ":\n").splitlines()
     return [Line(text, "strong") for part in parts for text in wrap_lines(part, width)]
+
+
+def _draw_estimate(ledger: Ledger, width: int) -> list[Line]:
+    """How much of the bill is an estimate; empty where that is no matter of dear steps."""
+    phrase = estimate_phrase(ledger)
+    return [Line(text, "dim") for text in wrap_lines(phrase, width)] if phrase else []
 
 
 def draw_losses(bill: Bill, width: int) -> list[Line]:

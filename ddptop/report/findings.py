@@ -349,7 +349,7 @@ def _find_rarely_slow(slow: StragglerSummary, rare: RareSlowness) -> Finding:
     steps = ", ".join(f"{step:,}" for step in rare.steps)
     listed_steps = f"{'the last of them' if rare.n_slow > len(rare.steps) else 'steps'}: {steps}"
     sentence = f"rank {slow.rank} was slow in {rare.often}: {long} · {cost}"
-    return Finding("straggler", "warning", sentence, (listed_steps,))
+    return Finding("straggler", "warning", sentence, tuple(filter(None, (listed_steps, rare.in_all))))
 
 
 def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ddptop.frames.bill import CLASSES, NOT_KNOWN, bill_of, headline, skew_cost_phrase
+from ddptop.frames.bill import CLASSES, NOT_KNOWN, bill_of, estimate_phrase, headline, skew_cost_phrase
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.numbers import fixed
@@ -163,7 +163,9 @@ def _draw_whole_run(report: Report) -> str:
     if bill is None:
         return ""
     keys = draw_bill_legend(bill)
-    return f"{_make_paragraphs([headline(bill)])}{draw_bill_bar(bill)}<p>{keys}</p>"
+    estimate = "" if report.ledger is None else estimate_phrase(report.ledger)
+    sentences_of_bill = [text for text in (headline(bill), estimate) if text]
+    return f"{_make_paragraphs(sentences_of_bill)}{draw_bill_bar(bill)}<p>{keys}</p>"
 
 
 def _bill_of(report: Report) -> Bill | None:

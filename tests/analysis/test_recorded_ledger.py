@@ -74,7 +74,7 @@ def test_where_a_piece_between_is_missing_there_is_no_ledger() -> None:
     assert resumed(only_later) is None
 
 
-@pytest.mark.parametrize("place", range(10))
+@pytest.mark.parametrize("place", range(11))
 def test_what_nobody_has_packed_so_is_refused(place: int) -> None:
     world = World(2, own=True)
     reducer = begun(world)

@@ -38,6 +38,7 @@ def waited(rank: int, place: str, rank_seconds: float, *, steps: int, each_s: fl
         "dear_steps": (199, 399),
         "dear_s": each_s,
         "n_dear": steps,
+        "n_dear_in_all": steps,
     }
     return WaitedFor(**{field.name: known.get(field.name, 0.0) for field in fields(WaitedFor)})
 

@@ -63,7 +63,7 @@ def test_no_loss_gives_back_more_than_the_run() -> None:
 
 def test_a_wide_page_has_the_step_of_a_loss_whole() -> None:
     made = checkpoints()
-    longest = replace(made.run.waited_for[0], steps=12_345, n_dear=1, longest_step=1_234_567)
+    longest = replace(made.run.waited_for[0], steps=12_345, n_dear=1, n_dear_in_all=1, longest_step=1_234_567)
     made = replace(made, run=replace(made.run, waited_for=(longest, *made.run.waited_for[1:])))
     page = "\n".join(str(line) for line in draw_bill(made, 160, ascii_only=False))
     assert "12,345 steps, at most 6.0 s in step 1,234,567" in page
@@ -86,7 +86,11 @@ def test_the_rhythm_of_a_loss() -> None:
     each = waited(0, "after_optimizer", 84.0, steps=7, each_s=6.0)
     assert dear_phrase(each) == "7 steps, 6.0 s in each"
     assert dear_phrase(replace(each, steps=1_204)) == "1,204 steps, 6.0 s in 7 of them"
-    assert dear_phrase(replace(each, steps=1, n_dear=1)) == "1 step, at most 6.0 s in step 199"
+    assert (
+        dear_phrase(replace(each, steps=1, n_dear=1, n_dear_in_all=1)) == "1 step, at most 6.0 s in step 199"
+    )
+    few = replace(each, steps=12, n_dear=5, n_dear_in_all=47, dear_s=0.1)
+    assert dear_phrase(few) == "12 recorded steps, 100.0 ms in 5 of them (some 47 in all)"
 
 
 def test_ranks_and_places_beyond_the_first_are_one_row() -> None:
@@ -174,3 +178,14 @@ def test_a_longer_duration_moves_nothing_in_the_bill(width: int) -> None:
     n_headline = before.index(next(line for line in before if line.startswith(LOSSES_TITLE[:20])))
     assert before[n_headline:] == after[n_headline:]
     assert any("without rank" in line for line in after)
+
+
+def test_the_bill_says_how_much_of_it_is_an_estimate_where_dear_steps_were_left_out() -> None:
+    made = checkpoints()
+    first, *others = made.run.waited_for
+    some = replace(first, n_dear_in_all=10 * first.n_dear)
+    estimated = replace(made, run=replace(made.run, waited_for=(some, *others)), scaled_s=made.total_s / 4)
+    for width in (50, 160):
+        page = " ".join(str(line).strip() for line in draw_bill(estimated, width, ascii_only=False))
+        assert "25% of it is an estimate: steps that were left out, divided like recorded ones" in page
+        assert "estimate" not in "".join(map(str, draw_bill(made, width, ascii_only=False)))

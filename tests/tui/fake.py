@@ -579,7 +579,7 @@ def with_ledger(frame: Frame) -> Frame:
     waits = waited(0, "forward", float(classes["waiting"].sum()), steps=n_even, each_s=0.0002)
     if late is not None and not late.group:
         waits = replace(waits, rank=late.rank, place="data", steps=n_slow, longest_s=0.0213)
-    nothing = {"dear_steps": (), "n_dear": 0, "dear_s": 0.0, "longest_step": 12_480}
+    nothing = {"dear_steps": (), "n_dear": 0, "n_dear_in_all": 0, "dear_s": 0.0, "longest_step": 12_480}
     found = ledger(elapsed_s=frame.run.elapsed_s, waited_for=(replace(waits, **nothing),), **classes)
     lost_pct = 100 * found.run.rank_seconds / (world * steps_s)
     cost = replace(

@@ -79,8 +79,6 @@ def _dearest(ledger: Ledger, cost: SkewCost) -> Straggler | None:
 
 
 def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
-    is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
-
     def is_outside() -> bool:
         others_s = (
             row.longest_s
@@ -93,9 +91,9 @@ def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) 
         waited.n_dear,
         waited.dear_steps,
         waited.dear_s,
-        _cost_pct(waited, cost, n_ranks),
         cost.over_s,
-        is_main=is_main,
+        cost_pct=lambda: _cost_pct(waited, cost, n_ranks),
+        is_main=lambda: waited.dear_rank_seconds >= SHORT_SHARE * dear_s,
         is_outside=is_outside,
     )
 
@@ -110,25 +108,26 @@ def is_dear_enough(
     n_dear: int,
     newest_steps: Sequence[int],
     dear_s: float,
-    cost_pct: float,
     over_s: float,
     *,
-    is_main: bool,
+    cost_pct: Callable[[], float],
+    is_main: Callable[[], bool],
     is_outside: Callable[[], bool],
 ) -> bool:
-    """Whether a rank and place are flagged for so many dear steps within `over_s`, in each of which a rank
-    has waited `dear_s` (a mean). `is_main`: most of what was waited in all dear steps was for this rank
-    there. `is_outside`: `stands_out` of them, which looks at all dear steps: it is asked last."""
+    """Whether a rank and place are flagged for so many recorded dear steps within `over_s`, in each of which
+    a rank has waited `dear_s` (a mean). What takes long to find is asked last: `is_main`, whether most of
+    what was waited in all dear steps was for this rank there; `cost_pct`, with steps that were left out;
+    `is_outside`: `stands_out` of them."""
     apart = (newest_steps[-1] - newest_steps[0]) / (len(newest_steps) - 1) if len(newest_steps) > 1 else APART
     if apart < APART:
         return False
     if dear_s >= FIRST_S:
-        return cost_pct >= LEAST_PCT
+        return cost_pct() >= LEAST_PCT
     if dear_s >= LONG_S:
-        return n_dear > 1 and cost_pct >= LEAST_PCT
+        return n_dear > 1 and cost_pct() >= LEAST_PCT
     if dear_s < FEW_S and over_s < TINY_OVER_S:
         return False
-    if n_dear < FEW_SHORT or cost_pct < SHORT_PCT or not is_main or apart < SHORT_APART:
+    if n_dear < FEW_SHORT or apart < SHORT_APART or not is_main() or cost_pct() < SHORT_PCT:
         return False
     return n_dear >= N_SHORT or is_outside()
 
@@ -164,6 +163,7 @@ def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) 
         basis="every_step",
         rare=RareSlowness(
             n_slow=waited.n_dear,
+            n_slow_in_all=waited.n_dear_in_all,
             n_steps=cost.recorded_steps,
             steps=waited.dear_steps,
             over_s=cost.over_s,

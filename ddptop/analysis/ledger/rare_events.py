@@ -7,7 +7,7 @@ are evaluated at once, nor on when somebody looks.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,13 +21,13 @@ from ddptop.analysis.ledger.rare import (
     stands_out,
 )
 from ddptop.analysis.ledger.step_times import WAIT_PLACES
-from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, DearSum, WaitSum, add_dear
+from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, KindWaits, WaitSum, add_dear
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ddptop.analysis.ledger.sums import DearWait
+    from ddptop.analysis.ledger.sums import DearSum, DearWait
     from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column
 
@@ -51,15 +51,20 @@ class _DearPlace:
 
     def add(self, wait: DearWait) -> None:
         self.recent.append(wait)
-        add_dear(self.of_run.dear, wait.step, wait.end_s, wait.longest_ms, wait.rank_ms)
+        _add_wait(self.of_run, wait)
 
     def recent_sum(self) -> WaitSum:
         """The sum of the waits of the last minutes."""
         sums, newest_s = WaitSum(), self.recent[-1].end_s
         for wait in self.recent:
             if wait.end_s >= newest_s - RECENT_S:
-                add_dear(sums.dear, wait.step, wait.end_s, wait.longest_ms, wait.rank_ms)
+                _add_wait(sums, wait)
         return sums
+
+
+def _add_wait(sums: WaitSum, wait: DearWait) -> None:
+    waits = KindWaits(1, wait.rank_ms)
+    add_dear(sums.dear, wait.step, wait.end_s, wait.longest_ms, waits, wait.kind)
 
 
 class RareEvents:
@@ -69,7 +74,7 @@ class RareEvents:
         self._state = state
         self._places: dict[tuple[int, str], _DearPlace] = {}
         self._dear_ms = 0.0
-        """Waited in all dear steps, for whomever."""
+        """Waited in all recorded dear steps, for whomever."""
         self._recent: deque[DearWait] = deque()
         """The dear steps of the last minutes, whoever was waited for."""
         self._recent_ms = 0.0
@@ -86,17 +91,19 @@ class RareEvents:
         for wait in waits:
             self._dear_ms += wait.rank_ms
             self._recent_ms += wait.rank_ms
-            self._recent.append(wait)
+            # Of many ranks, the sums from which the scales follow take much memory.
+            kept_wait = wait._replace(dear=None)
+            self._recent.append(kept_wait)
             key = wait.rank, wait.place
             longest = self._longest.get(key)
             if wait.longest_ms > longest.longest_ms if longest else len(self._longest) < MOST_PLACES:
-                self._longest[key] = wait
+                self._longest[key] = kept_wait
             if wait.place in NOT_FLAGGED:
                 continue
             place = self._place_of(wait)
             if place.is_flagged and place.recent:
                 self._end_before(place, numbers, end_s, wait.end_s)
-            place.add(wait)
+            place.add(kept_wait)
             if not place.is_flagged and self._is_dear_enough(place, wait):
                 place.is_flagged = True
                 self._log_begin(place, wait)
@@ -120,10 +127,10 @@ class RareEvents:
             return False
         sums = ledger.waits.get(wait.rank * len(WAIT_PLACES) + WAIT_PLACES.index(wait.place))
         before = WaitSum() if sums is None else sums
-        dear = replace(before.dearest)
-        dear.n_steps -= 1
+        dear = before.dearest(wait.scales())
+        of_kind = dear.of_kinds.get(wait.kind, KindWaits(0, 0.0))
+        dear.of_kinds[wait.kind] = KindWaits(of_kind.n_steps - 1, of_kind.rank_ms - wait.rank_ms)
         dear.longest_ms -= wait.longest_ms
-        dear.rank_ms -= wait.rank_ms
         # Nothing is known of the others' steps before: what is short stands out by five of its steps.
         return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, self._dear_ms, ())
 
@@ -131,17 +138,21 @@ class RareEvents:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
         while self._recent[0].end_s < wait.end_s - RECENT_S:
             self._recent_ms -= self._recent.popleft().rank_ms
-        of_recent, of_run = place.recent_sum().dearest, place.of_run.dearest
+        of_recent, of_run = place.recent_sum().dearest({}), place.of_run.dearest({})
         return self._are_dear_enough(
             of_recent, wait, recent_s, self._recent_ms, self._recent
         ) or self._are_dear_enough(of_run, wait, wait.end_s, self._dear_ms, self._longest.values())
 
     def _are_dear_enough(
-        self, dear: DearSum, wait: DearWait, over_s: float, dear_ms: float, waits: Collection[DearWait]
+        self,
+        dear: DearSum,
+        wait: DearWait,
+        over_s: float,
+        dear_ms: float,
+        waits: Collection[DearWait],
     ) -> bool:
-        """Whether the dear steps of the rank and place of a wait are. `dear_ms`: waited in all dear steps of
-        that time, for whomever; `waits`: the longest of them at least, empty: they are not known."""
-        cost_pct = cost_of_others_pct(dear.rank_ms / 1000.0, over_s, self._state.world)
+        """Whether the dear steps of the rank and place of a wait are. `dear_ms`: waited in all recorded dear
+        steps of that time, for whomever; `waits`: the longest of them at least, empty: they are not known."""
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
 
         def is_outside() -> bool:
@@ -157,15 +168,17 @@ class RareEvents:
             dear.n_steps,
             dear.steps,
             dear_s,
-            cost_pct,
             over_s,
-            is_main=dear.rank_ms >= SHORT_SHARE * dear_ms,
+            cost_pct=lambda: cost_of_others_pct(
+                dear.rank_ms(wait.scales()) / 1000.0, over_s, self._state.world
+            ),
+            is_main=lambda: dear.rank_ms({}) >= SHORT_SHARE * dear_ms,
             is_outside=is_outside,
         )
 
     def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:
         cause, within = cause_of(wait.place)
-        dear = place.of_run.dearest
+        dear = place.of_run.dearest({})
         size = rare_size_phrase(dear.longest_ms / max(1, dear.n_steps), cause, within)
         text = f"{self._name(wait)} became slow in few steps: {size} (step {wait.step:,})"
         now_s = self._state.started_s + wait.end_s

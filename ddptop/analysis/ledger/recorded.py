@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgpack
 import numpy as np
 
+from ddptop.analysis.ledger.dear_times import N_ROWS, NO_KIND, RECORDED, DearTimes
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
 from ddptop.analysis.ledger.sums import (
     DEAR_STEPS,
@@ -20,6 +21,7 @@ from ddptop.analysis.ledger.sums import (
     RECENT_BINS,
     RUN_BINS,
     DearSum,
+    KindWaits,
     MarkedSpan,
     Resumed,
     TimeBin,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.ledger.dear_times import DearSums
     from ddptop.analysis.ledger.step_times import AsidePlace
     from ddptop.analysis.ledger.sums import RunLedger, WaitSums
     from ddptop.frames.columns import Column
@@ -43,8 +46,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-VERSION = 1
-"""Version of the layout, and of what the sums mean. A reader takes no sums of another version."""
+VERSION = 2
+"""Version of the layout, and of what the sums mean. A reader takes no sums of later versions."""
+
+SCALES_DEAR = 2
+"""From this version on, dear steps that were left out are divided like recorded ones. The run's settings say
+with which version its ledger began: a recording of an earlier one shows what it showed then."""
+
+VERSION_LENGTHS = {1: 10, VERSION: 11}
+"""Parts of the sums of each version."""
 
 STEPS_APART = 32
 """Least steps between two recorded sums: those of a rank take as much as a step of it."""
@@ -52,7 +62,7 @@ STEPS_APART = 32
 WAIT_NUMBERS, WAIT_COUNTS = ("usual_ms", "other_ms", "longest_ms"), ("n_steps", "longest_step")
 """Fields of a WaitSum: floats and integers."""
 
-DEAR_NUMBERS = ("longest_ms", "rank_ms", "since_s", "until_s")
+DEAR_NUMBERS = ("longest_ms", "since_s", "until_s")
 """Floats of a DearSum."""
 
 PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving")
@@ -77,6 +87,11 @@ def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
         [_pack_integers(marks), _pack_integers([*ledger.declared.items()])],
         since_bin,
         [_pack_bins(bins), _pack_waits([time_bin.waits for time_bin in bins])],
+        [
+            _pack_dear_times([ledger.dear]),
+            _pack_dear_times([time_bin.dear for time_bin in ledger.run_bins]),
+            _pack_dear_times([time_bin.dear for time_bin in bins]),
+        ],
     ]
     packed: bytes = msgpack.packb(content)
     return packed
@@ -102,7 +117,7 @@ def resume_ledger(ledger: RunLedger, pieces: Sequence[tuple[SinceStart, bytes]])
 
 def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
     """Raises ValueError, TypeError, KeyError, IndexError or UnpackException for what was not recorded so."""
-    _, names, floats, integers, numbers, run_bins, waits, marks, _, _ = _unpack(pieces[-1])
+    version, names, floats, integers, numbers, run_bins, waits, marks, _, _, *dear = _unpack(pieces[-1])
     classes, step_classes, places = names
     left_out = _read_floats(floats[3])
     n_ranks = len(left_out)
@@ -111,16 +126,20 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
     by_class = _read_rows(
         floats[0], n_ranks, [LEDGER_CLASSES.index(name) for name in classes], len(LEDGER_CLASSES)
     )
-    usual = _read_rows(
-        floats[1], n_ranks, [STEP_CLASSES.index(name) for name in step_classes], len(STEP_CLASSES)
-    )
+    step_rows = [STEP_CLASSES.index(name) for name in step_classes]
+    usual = _read_rows(floats[1], n_ranks, step_rows, len(STEP_CLASSES))
     usual_total = _read_floats(floats[2], n_ranks)
     end_ns, session, shift_ns = (_read_integers(column, n_ranks) for column in integers)
     n_steps, run_bin_s, usual_ms, is_first, newest = numbers
     bins = _read_bins(run_bins)
     if len(bins) > RUN_BINS or not 0 < float(run_bin_s) < np.inf:
         raise ValueError("no bins of a run")
-    (of_run,) = _read_waits(waits, places)
+    (of_run,) = _read_waits(waits, places, version)
+    dear_of_run: list[DearSums] = [{}]
+    for of_runs, of_run_bins, _ in dear:
+        dear_of_run = _read_dear_times(of_runs, 1, n_ranks, step_rows)
+        for time_bin, sums in zip(bins, _read_dear_times(of_run_bins, len(bins), 1, step_rows), strict=True):
+            time_bin.dear = sums
     recent = _join_recent(pieces)
     mark_rows, declared = (
         _read_integers(column).reshape(-1, n) for column, n in zip(marks, (4, 2), strict=True)
@@ -140,7 +159,7 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
     ledger.n_steps, ledger.run_bin_s = int(n_steps), float(run_bin_s)
     ledger.usual_length.usual_ms, ledger.usual_length.is_first = float(usual_ms), is_first is True
     ledger.usual_length.newest = _read_floats(newest).tolist()
-    ledger.run_bins, ledger.waits = bins, of_run
+    ledger.run_bins, ledger.waits, (ledger.dear,) = bins, of_run, dear_of_run
     ledger.recent_bins = deque(recent, maxlen=RECENT_BINS)
 
 
@@ -149,14 +168,18 @@ def _join_recent(pieces: Sequence[bytes]) -> list[TimeBin]:
     bins: dict[int, TimeBin] = {}
     least = None
     for packed in reversed(pieces):
-        content = _unpack(packed)
-        since_bin, (of_bins, waits) = content[8], content[9]
+        version, (_, step_classes, places), *_, since_bin, (of_bins, waits) = _unpack(packed)[:10]
         found = _read_bins(of_bins)
         if least is not None and (not found or found[-1].number < least):
             raise ValueError("bins are missing")
-        for time_bin, sums in zip(found, _read_waits(waits, content[1][2]), strict=True):
+        for time_bin, sums in zip(found, _read_waits(waits, places, version), strict=True):
             time_bin.waits = sums
             bins.setdefault(time_bin.number, time_bin)
+        for *_, of_recent_bins in _unpack(packed)[10:]:
+            rows = [STEP_CLASSES.index(name) for name in step_classes]
+            dear = _read_dear_times(of_recent_bins, len(found), 1, rows)
+            for time_bin, sums_of_bin in zip(found, dear, strict=True):
+                time_bin.dear = sums_of_bin
         if since_bin == NO_BIN or len(bins) > RECENT_BINS:
             return [bins[number] for number in sorted(bins)]
         least = since_bin
@@ -165,9 +188,11 @@ def _join_recent(pieces: Sequence[bytes]) -> list[TimeBin]:
 
 def _unpack(packed: bytes) -> list[Any]:
     content: list[Any] = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
-    if not isinstance(content, list) or len(content) < 10 or content[0] != VERSION:
+    version = content[0] if isinstance(content, list) and content else None
+    n_parts = VERSION_LENGTHS.get(version) if isinstance(version, int) else None
+    if n_parts is None or len(content) < n_parts:
         raise ValueError("sums of another version")
-    return content[:10]
+    return content[:n_parts]
 
 
 def _pack_floats(values: Column | Sequence[float]) -> bytes:
@@ -224,13 +249,43 @@ def _pack_waits(several: Sequence[WaitSums]) -> list[bytes]:
         _pack_floats([getattr(wait, name) for wait in waits for name in WAIT_NUMBERS]),
         _pack_integers([getattr(wait, name) for wait in waits for name in WAIT_COUNTS]),
         _pack_integers([len(wait.dear) for wait in waits]),
-        _pack_integers([(power, dear.n_steps, len(dear.steps)) for power, dear in dear]),
+        _pack_integers([(power, len(dear.of_kinds), len(dear.steps)) for power, dear in dear]),
         _pack_floats([getattr(dear, name) for _, dear in dear for name in DEAR_NUMBERS]),
         _pack_integers([step for _, dear in dear for step in dear.steps]),
+        _pack_integers(
+            [(kind, of_kind.n_steps) for _, dear in dear for kind, of_kind in dear.of_kinds.items()]
+        ),
+        _pack_floats([of_kind.rank_ms for _, dear in dear for of_kind in dear.of_kinds.values()]),
     ]
 
 
-def _read_waits(packed: Sequence[bytes], places: Sequence[OwnPlace]) -> list[WaitSums]:
+def _pack_dear_times(several: Sequence[DearSums]) -> list[bytes]:
+    """Dear steps by kind, one collection after the other."""
+    times = [(kind, of_kind) for sums in several for kind, of_kind in sums.items()]
+    return [
+        _pack_integers([len(sums) for sums in several]),
+        _pack_integers([(kind, of_kind.n_recorded, of_kind.n_left_out) for kind, of_kind in times]),
+        b"".join(_pack_floats(of_kind.sums) for _, of_kind in times),
+    ]
+
+
+def _read_dear_times(
+    packed: Sequence[bytes], n_sums: int, n_ranks: int, rows: Sequence[int]
+) -> list[DearSums]:
+    """`n_sums` collections, in the columns of which are so many ranks; `rows`: of the recorded classes."""
+    sizes, heads = _read_integers(packed[0], n_sums), _read_integers(packed[1]).reshape(-1, 3)
+    rows = [*rows, *range(RECORDED, N_ROWS)]
+    recorded = _read_floats(packed[2], len(heads) * len(rows) * n_ranks)
+    sums = np.zeros((len(heads), N_ROWS, n_ranks))
+    sums[:, rows] = recorded.reshape(len(heads), len(rows), n_ranks)
+    times = [
+        (kind, DearTimes(n_recorded, n_left_out, of_kind))
+        for (kind, n_recorded, n_left_out), of_kind in zip(heads.tolist(), sums, strict=True)
+    ]
+    return [*map(dict, _split(times, sizes))]
+
+
+def _read_waits(packed: Sequence[bytes], places: Sequence[OwnPlace], version: int) -> list[WaitSums]:
     sizes, keys, counts, n_dear = (_read_integers(packed[i]) for i in (0, 1, 3, 4))
     n = len(n_dear)
     numbers = _read_floats(packed[2], n * len(WAIT_NUMBERS)).reshape(n, len(WAIT_NUMBERS)).tolist()
@@ -240,7 +295,8 @@ def _read_waits(packed: Sequence[bytes], places: Sequence[OwnPlace]) -> list[Wai
         raise ValueError("no such waits")
     of_place = [WAIT_PLACES.index(place) for place in places]
     waits: list[tuple[int, WaitSum]] = []
-    dear_sums = _split(_read_dear_sums(packed[5:]), n_dear)
+    read_dear_sums = _read_dear_sums_without_kinds if version == 1 else _read_dear_sums
+    dear_sums = _split(read_dear_sums(packed[5:]), n_dear)
     for (rank, place), floats, integers, dear in zip(
         keys.tolist(), numbers, counts.tolist(), dear_sums, strict=True
     ):
@@ -254,11 +310,30 @@ def _read_dear_sums(packed: Sequence[bytes]) -> list[tuple[int, DearSum]]:
     heads = _read_integers(packed[0]).reshape(-1, 3)
     floats = _read_floats(packed[1], len(heads) * len(DEAR_NUMBERS)).reshape(len(heads), len(DEAR_NUMBERS))
     steps = _split(_read_integers(packed[2]).tolist(), heads[:, 2])
+    kinds = _read_integers(packed[3]).reshape(-1, 2).tolist()
+    waits = [
+        (kind, KindWaits(n_steps, rank_ms))
+        for (kind, n_steps), rank_ms in zip(kinds, _read_floats(packed[4]).tolist(), strict=True)
+    ]
+    of_kinds = _split(waits, heads[:, 1])
+    return [
+        (power, DearSum(dict(of_power), longest_ms, since_s, until_s, deque(newest, DEAR_STEPS)))
+        for (power, _, _), (longest_ms, since_s, until_s), newest, of_power in zip(
+            heads.tolist(), floats.tolist(), steps, of_kinds, strict=True
+        )
+    ]
+
+
+def _read_dear_sums_without_kinds(packed: Sequence[bytes]) -> list[tuple[int, DearSum]]:
+    """Sums of version 1: the kinds of their steps are not known."""
+    heads = _read_integers(packed[0]).reshape(-1, 3)
+    floats = _read_floats(packed[1], 4 * len(heads)).reshape(-1, 4)
+    steps = _split(_read_integers(packed[2]).tolist(), heads[:, 2])
     sums: list[tuple[int, DearSum]] = []
-    for (power, n_steps, _), numbers, of_power in zip(heads.tolist(), floats.tolist(), steps, strict=True):
+    for (power, n_steps, _), numbers, newest in zip(heads.tolist(), floats.tolist(), steps, strict=True):
         longest_ms, rank_ms, since_s, until_s = numbers
-        dear = DearSum(n_steps, longest_ms, rank_ms, since_s, until_s, deque(of_power, DEAR_STEPS))
-        sums.append((power, dear))
+        of_kinds = {NO_KIND: KindWaits(n_steps, rank_ms)}
+        sums.append((power, DearSum(of_kinds, longest_ms, since_s, until_s, deque(newest, DEAR_STEPS))))
     return sums
 
 

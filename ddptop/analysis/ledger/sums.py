@@ -8,10 +8,19 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from ddptop.analysis.ledger.dear_times import (
+    AS_USUAL,
+    NO_KIND,
+    add_dear_times,
+    dear_steps,
+    kinds_of_steps,
+    scale_dear,
+)
 from ddptop.analysis.ledger.step_times import (
     GC,
     STEP_CLASSES,
@@ -28,16 +37,17 @@ from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.ledger.dear_times import DearScales, DearSteps, DearSums
     from ddptop.analysis.ledger.step_times import ClassTimes, StepWaits
     from ddptop.analysis.missing_records import MissingRecords
     from ddptop.analysis.rank_table import RankTable
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
-    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Hello
     from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
 
@@ -65,7 +75,8 @@ RUN_BINS, FIRST_RUN_BIN_S = 64, 1.0
 """Bins of the whole run, for the interval. When they are full, two become one."""
 
 LEFT_OUT = 2.0
-"""A step without phases counts as a usual one up to so many times its length: what is beyond is not known."""
+"""A step without phases counts as a usual one up to so many times its length. What is beyond is known only of
+dear steps that resemble recorded ones (`dear_times`)."""
 
 NS_PER_MS = 1e6
 
@@ -76,15 +87,21 @@ NO_BIN = -(2**31)
 """Stands for the number of a bin where there is none."""
 
 
+class KindWaits(NamedTuple):
+    """What all ranks waited in so many dear steps of one kind."""
+
+    n_steps: int
+    rank_ms: float
+
+
 @dataclass(slots=True)
 class DearSum:
     """Dear steps in which ranks waited about as long for one rank in one place."""
 
-    n_steps: int = 0
+    of_kinds: dict[int, KindWaits] = field(default_factory=dict)
+    """By kind of the step (`dear_times`)."""
     longest_ms: float = 0.0
     """The sum over the steps of the longest wait of one rank."""
-    rank_ms: float = 0.0
-    """What all ranks waited in them."""
     since_s: float = 0.0
     """When the first of them ended, and the last, in seconds since the launch."""
     until_s: float = 0.0
@@ -93,12 +110,32 @@ class DearSum:
 
     def add(self, more: DearSum) -> None:
         """Add others; of their steps the newest of all stay."""
-        self.since_s = min(self.since_s, more.since_s) if self.n_steps else more.since_s
-        self.until_s = max(self.until_s, more.until_s) if self.n_steps else more.until_s
-        self.n_steps += more.n_steps
+        self.since_s = min(self.since_s, more.since_s) if self.of_kinds else more.since_s
+        self.until_s = max(self.until_s, more.until_s) if self.of_kinds else more.until_s
+        for kind, waits in more.of_kinds.items():
+            self.add_waits(kind, waits)
         self.longest_ms += more.longest_ms
-        self.rank_ms += more.rank_ms
         self.steps.extend(more.steps)
+
+    def add_waits(self, kind: int, waits: KindWaits) -> None:
+        """Add what was waited in steps of one kind."""
+        before = self.of_kinds.get(kind)
+        if before is not None:
+            waits = KindWaits(before.n_steps + waits.n_steps, before.rank_ms + waits.rank_ms)
+        self.of_kinds[kind] = waits
+
+    @property
+    def n_steps(self) -> int:
+        """How many of them are recorded."""
+        return sum(waits.n_steps for waits in self.of_kinds.values())
+
+    def n_steps_in_all(self, scales: Mapping[int, float]) -> float:
+        """How many they are with those that were left out; `scales`: by kind."""
+        return sum(waits.n_steps * (1 + scales.get(kind, 0.0)) for kind, waits in self.of_kinds.items())
+
+    def rank_ms(self, scales: Mapping[int, float]) -> float:
+        """What all ranks waited in them and in those that were left out; `scales`: by kind."""
+        return sum(waits.rank_ms * (1 + scales.get(kind, 0.0)) for kind, waits in self.of_kinds.items())
 
 
 @dataclass(slots=True)
@@ -108,7 +145,7 @@ class WaitSum:
     usual_ms: float = 0.0
     """In steps of usual length."""
     other_ms: float = 0.0
-    """In dear steps, and in a first one."""
+    """In recorded dear steps, and in a first one."""
     n_steps: int = 0
     longest_ms: float = 0.0
     """The longest wait of one rank in one step, and that step."""
@@ -127,10 +164,20 @@ class WaitSum:
         for power, dear in more.dear.items():
             self.dear.setdefault(power, DearSum()).add(dear)
 
-    @property
-    def dearest(self) -> DearSum:
-        """The dear steps that cost the most together, and those with nearly as long waits or longer ones."""
-        most = max(self.dear, key=lambda power: self.dear[power].rank_ms, default=0)
+    def rank_ms(self, scale: float, scales: Mapping[int, float]) -> float:
+        """All of it, with what was waited in steps that were left out: `scale` is that of steps of usual
+        length, `scales` those of dear ones by kind."""
+        more_ms = sum(
+            scales.get(kind, 0.0) * waits.rank_ms
+            for dear in (self.dear.values() if scales else ())
+            for kind, waits in dear.of_kinds.items()
+        )
+        return self.other_ms + self.usual_ms * (1 + scale) + more_ms
+
+    def dearest(self, scales: Mapping[int, float]) -> DearSum:
+        """The dear steps that cost the most together, and those with nearly as long waits or longer ones.
+        `scales`: what steps that were left out add, by kind."""
+        most = max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
         group = DearSum()
         powers = [power for power in sorted(self.dear) if power >= most - ALIKE_POWERS]
         for power in powers:
@@ -162,12 +209,16 @@ class TimeBin:
     """Waited in steps of usual length, and in others."""
     other_ms: float = 0.0
     waits: WaitSums = field(default_factory=dict)
+    dear: DearSums = field(default_factory=dict)
+    """Dear steps, recorded and left out, summed over ranks."""
 
     @classmethod
-    def of(cls, number: int, sums: Sequence[float]) -> TimeBin:
+    def of(cls, number: int, sums: Sequence[float], dear: DearSums | None = None) -> TimeBin:
         """A bin with these sums, in the order of its fields."""
         n_steps, total_ms, left_out_ms, usual_total_ms, usual_ms, other_ms = sums
-        return cls(number, n_steps, total_ms, left_out_ms, usual_total_ms, usual_ms, other_ms)
+        return cls(
+            number, n_steps, total_ms, left_out_ms, usual_total_ms, usual_ms, other_ms, {}, dict(dear or {})
+        )
 
     def add(self, more: TimeBin) -> None:
         """Add the steps of another one."""
@@ -178,22 +229,25 @@ class TimeBin:
         self.usual_ms += more.usual_ms
         self.other_ms += more.other_ms
         add_waits(self.waits, more.waits)
+        for kind, times in more.dear.items():
+            add_dear_times(self.dear, kind, times)
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All of it but for `waits`, in order."""
+        """All of it but for `waits` and `dear`, in order."""
         sums = (self.n_steps, self.total_ms, self.left_out_ms, self.usual_total_ms)
         return (self.number, *sums, self.usual_ms, self.other_ms)
 
-    @property
-    def scale(self) -> float:
-        """Seconds to add to each second in steps of usual length, for the steps that were left out."""
-        return self.left_out_ms / self.usual_total_ms if self.usual_total_ms > 0 else 0.0
+    def scale(self, scales: DearScales) -> float:
+        """Seconds to add to each second in steps of usual length, for the steps that were left out. `scales`:
+        of the dear ones, of which some are explained otherwise."""
+        explained = (self.dear[kind] for kind in scales.explained if kind in self.dear)
+        left_out_ms = self.left_out_ms - sum(float(times.sums[AS_USUAL, 0]) for times in explained)
+        return left_out_ms / self.usual_total_ms if self.usual_total_ms > 0 else 0.0
 
-    @property
-    def waited_ms(self) -> float:
-        """What was waited, with the share of steps that were left out."""
-        return self.other_ms + self.usual_ms * (1 + self.scale)
+    def waited_ms(self, scales: DearScales) -> float:
+        """What was waited, with the share of steps that were left out, but for the dear ones."""
+        return self.other_ms + self.usual_ms * (1 + self.scale(scales))
 
 
 def add_waits(sums: WaitSums, more: WaitSums) -> None:
@@ -216,6 +270,14 @@ class DearWait(NamedTuple):
     longest_ms: float
     """Longest wait of one rank; below, the sum over all ranks."""
     rank_ms: float
+    kind: int = NO_KIND
+    """Kind of the step (`dear_times`)."""
+    dear: Callable[[], DearSums] | None = None
+    """Finds the dear steps up to this one, of which its scale follows; None: they are not scaled."""
+
+    def scales(self) -> Mapping[int, float]:
+        """By kind, what dear steps that were left out before it add to the recorded ones."""
+        return {} if self.dear is None else scale_dear(self.dear()).by_kind
 
 
 class MarkedSpan(NamedTuple):
@@ -272,6 +334,10 @@ class RunLedger:
         """(ranks,) ms of these steps."""
         self.left_out: Column = np.zeros(0)
         """(ranks,) ms of steps without phases, no longer than usual: they are in no class."""
+        self.dear: DearSums = {}
+        """Dear steps, recorded and left out."""
+        self.scales_dear = False
+        """Whether dear steps that were left out are divided like recorded ones: earlier versions did not."""
         self.waits: WaitSums = {}
         self.n_steps = 0
         self.run_bins: list[TimeBin] = []
@@ -368,7 +434,8 @@ class RunLedger:
         recorded = ~reduce_rows(np.logical_or, block.shadow)
         length = np.asarray(median(wall))
         usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
-        is_dear = recorded & ((length > DEAR * usual_ms) | ((numbers == 0) & (length > LONG_FIRST_MS)))
+        is_long = length > DEAR * usual_ms
+        is_dear = recorded & (is_long | ((numbers == 0) & (length > LONG_FIRST_MS)))
         is_usual = recorded & ~is_dear & (numbers > 0)
         n_missing = np.diff(numbers, prepend=before if before >= 0 else numbers[0]) - 1
         between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, gap_ms, n_missing, usual_ms)
@@ -380,6 +447,14 @@ class RunLedger:
             if block.shadow[step]:
                 beyond_ms = float(wall[step] - left_out[step])
                 times.by_class[STEP_CLASSES.index(time.place)][step] = min(time.ms, max(0.0, beyond_ms))
+        kinds, dear = np.full(len(numbers), NO_KIND), None
+        if len(long := np.flatnonzero(is_long & (numbers > 0))):
+            is_marked = np.isin(long, [time.step for time in aside])
+            kinds[long] = _known_kinds(block, long, kinds_of_steps(length[long], is_marked))
+            dear = _find_dear(times, recorded, wall, usual_ms, kinds)
+        dear_before = self.dear
+        if dear is not None:
+            self.dear = _add_by_kind(dear_before, dear, len(self.left_out))
         sums = self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
         self._add_usual(sums, times, wall, is_usual)
         ranks = slice(0, wall.shape[1])
@@ -390,9 +465,18 @@ class RunLedger:
         # Without steps that were lost: of their time no wait is known.
         known_ms = np.where((n_missing > 0)[:, None], scaled_ms, between_ms)
         totals = reduce_rows(np.add, wall) + known_ms.sum(axis=1)
-        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), is_usual)
-        self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
-        return _dear_waits(times.waits, numbers, end_s, is_dear)
+        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), is_usual, dear)
+        self._add_waits(times.waits, numbers, end_s, is_usual, np.where(is_dear, kinds, NOT_DEAR))
+        waits = _dear_waits(times.waits, numbers, end_s, is_dear)
+        if dear is None or not self.scales_dear:
+            return [wait._replace(kind=int(kinds[at])) for at, wait in waits]
+        n_ranks = len(self.left_out)
+        return [
+            wait._replace(
+                kind=int(kinds[at]), dear=partial(_add_by_kind, dear_before, dear, n_ranks, until=at)
+            )
+            for at, wait in waits
+        ]
 
     def _tails_before(self, numbers: Column, n_ranks: int) -> Column | None:
         """(TAIL, ranks) ms of the step before these; None: it is not known."""
@@ -421,6 +505,7 @@ class RunLedger:
         )
         self.session, self.shift_ns = (np.pad(column, (0, more)) for column in (self.session, self.shift_ns))
         self.end_ns = np.pad(self.end_ns, (0, more), constant_values=NOT_BEGUN)
+        self.dear = {kind: times.for_ranks(world) for kind, times in self.dear.items()}
 
     def _add_gap_before(self, begin_ns: Integers, *, begins_group: bool) -> tuple[Column, Column]:
         """Add the time before the first of some steps, where it is a start or a restart.
@@ -511,6 +596,7 @@ class RunLedger:
         totals: Column,
         left_out: Column,
         is_usual: Mask,
+        dear: DearSteps | None,
     ) -> None:
         """Add n steps to the bins of time; `totals`, `left_out`: (n,) ms over all ranks."""
         n = len(numbers)
@@ -528,15 +614,15 @@ class RunLedger:
             ]
         )
         length_s = self.run_bin_s
-        for number, sums in _sums_by_bin(end_s / length_s, columns):
+        for number, sums, of_bin in _sums_by_bin(end_s / length_s, columns, dear):
             # Bins may have become longer since the first of these.
-            self._add_run_bin(TimeBin.of(int(number * length_s // self.run_bin_s), sums))
-        for number, sums in _sums_by_bin(end_s / RECENT_BIN_S, columns):
+            self._add_run_bin(TimeBin.of(int(number * length_s // self.run_bin_s), sums, of_bin))
+        for number, sums, of_bin in _sums_by_bin(end_s / RECENT_BIN_S, columns, dear):
             newest = self.recent_bins[-1] if self.recent_bins else None
             if newest is None or newest.number < number:
-                self.recent_bins.append(TimeBin.of(number, sums))
+                self.recent_bins.append(TimeBin.of(number, sums, of_bin))
             else:
-                newest.add(TimeBin.of(newest.number, sums))
+                newest.add(TimeBin.of(newest.number, sums, of_bin))
 
     def _add_waits(
         self,
@@ -544,11 +630,12 @@ class RunLedger:
         numbers: Column,
         end_s: Column,
         is_usual: Mask,
-        is_dear: Mask,
+        kinds: Integers,
     ) -> None:
-        """Add what was waited in n steps, whose recent bins are there."""
-        bins = np.maximum.accumulate(np.floor(end_s / RECENT_BIN_S).astype(np.int64))
-        for number, sums in _wait_sums(waits, numbers, end_s, is_usual, is_dear, bins):
+        """Add what was waited in n steps, whose recent bins are there. `kinds`: (n,) of recorded dear steps,
+        NOT_DEAR of others."""
+        bins = _bins_of_steps(end_s / RECENT_BIN_S)
+        for number, sums in _wait_sums(waits, numbers, end_s, is_usual, kinds, bins):
             add_waits(self.waits, sums)
             bin_of_steps = next(
                 (time_bin for time_bin in reversed(self.recent_bins) if time_bin.number <= number), None
@@ -644,8 +731,38 @@ def _median_of_few(values: Sequence[float]) -> float:
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
+NOT_DEAR = -(2**62)
+"""Stands for the kind of a step that is not dear."""
+
+
+def _find_dear(
+    times: ClassTimes, recorded: Mask, wall: Column, usual_ms: Column, kinds: Integers
+) -> DearSteps:
+    """The dear steps, recorded and left out; `kinds`: (n,) NO_KIND where a step is none."""
+    steps = np.flatnonzero(kinds != NO_KIND)
+    of_steps = wall[steps]
+    as_usual_ms = round_to_us(np.minimum(of_steps, LEFT_OUT * usual_ms[steps, None]))
+    return dear_steps(steps, kinds[steps], recorded[steps], times.by_class[:, steps], of_steps, as_usual_ms)
+
+
+def _add_by_kind(before: DearSums, dear: DearSteps, n_ranks: int, *, until: int | None = None) -> DearSums:
+    """The sums with these steps, or with those of them up to one; `before` stays as it is."""
+    sums = {**before}
+    for kind, times in (dear if until is None else dear.until(until)).by_kind().items():
+        add_dear_times(sums, kind, times.for_ranks(n_ranks))
+    return sums
+
+
+def _known_kinds(block: StepBlock, steps: Indices, kinds: Integers) -> Integers:
+    """The kinds of dear steps; NO_KIND where only some ranks were recorded, or one had no batches left."""
+    shadow = block.shadow[steps]
+    is_split = reduce_rows(np.logical_or, shadow) & ~reduce_rows(np.logical_and, shadow)
+    has_joined = reduce_rows(np.logical_or, block.integers[FLAGS, steps] & int(Flag.JOINED) != 0)
+    return np.where(is_split | has_joined, NO_KIND, kinds)
+
+
 def _dear_sums(
-    step: Integers, longest: Column, total: Column, numbers: Column, end_s: Column
+    step: Integers, longest: Column, total: Column, numbers: Column, end_s: Column, kinds: Integers
 ) -> dict[int, DearSum]:
     """The sums over dear waits, by power of two of the longest wait. Of each wait, (waits,): its step, and
     how long one rank and all ranks waited. A step may have several waits for the same rank: for gradients and
@@ -654,18 +771,28 @@ def _dear_sums(
     for at in np.unique(step).tolist():
         of_step = step == at
         longest_ms, rank_ms = float(longest[of_step].sum()), float(total[of_step].sum())
-        add_dear(sums, int(numbers[at]), float(end_s[at]), longest_ms, rank_ms)
+        add_dear(sums, int(numbers[at]), float(end_s[at]), longest_ms, KindWaits(1, rank_ms), int(kinds[at]))
     return sums
 
 
-def add_dear(sums: dict[int, DearSum], step: int, end_s: float, longest_ms: float, rank_ms: float) -> None:
+def add_dear(
+    sums: dict[int, DearSum], step: int, end_s: float, longest_ms: float, waits: KindWaits, kind: int
+) -> None:
     """Add what was waited in a dear step to sums by power of two of the longest wait."""
-    dear = DearSum(1, longest_ms, rank_ms, end_s, end_s)
+    power = math.frexp(longest_ms)[1]
+    dear = sums.get(power)
+    if dear is None:
+        dear = sums[power] = DearSum(since_s=end_s, until_s=end_s)
+    dear.add_waits(kind, waits)
+    dear.longest_ms += longest_ms
+    dear.since_s, dear.until_s = min(dear.since_s, end_s), max(dear.until_s, end_s)
     dear.steps.append(step)
-    sums.setdefault(math.frexp(longest_ms)[1], DearSum()).add(dear)
 
 
-def _dear_waits(waits: Sequence[StepWaits], numbers: Column, end_s: Column, is_dear: Mask) -> list[DearWait]:
+def _dear_waits(
+    waits: Sequence[StepWaits], numbers: Column, end_s: Column, is_dear: Mask
+) -> list[tuple[int, DearWait]]:
+    """Each with the index of its step."""
     sums: dict[tuple[int, int, int], list[float]] = {}
     for wait in waits if is_dear.any() else ():
         for at in np.flatnonzero(is_dear[wait.steps]).tolist():
@@ -673,18 +800,31 @@ def _dear_waits(waits: Sequence[StepWaits], numbers: Column, end_s: Column, is_d
             longest_ms, rank_ms = sums.get(key, (0.0, 0.0))
             sums[key] = [longest_ms + float(wait.longest_ms[at]), rank_ms + float(wait.total_ms[at])]
     return [
-        DearWait(rank, WAIT_PLACES[place], int(numbers[step]), float(end_s[step]), *sums[step, rank, place])
-        for step, rank, place in sorted(sums)
+        (
+            step,
+            DearWait(rank, WAIT_PLACES[place], int(numbers[step]), float(end_s[step]), longest_ms, rank_ms),
+        )
+        for (step, rank, place), (longest_ms, rank_ms) in sorted(sums.items())
     ]
 
 
-def _sums_by_bin(places: Column, columns: Column) -> Iterator[tuple[int, list[float]]]:
-    """Number of each bin, and the sums over the steps that ended in it. `places`: (n,) when each step ended,
-    in lengths of a bin; a clock that is set back moves no step to an earlier bin."""
-    numbers = np.maximum.accumulate(np.floor(places).astype(np.int64))
+def _bins_of_steps(places: Column) -> Integers:
+    """(n,) the bin in which each step ended. `places`: (n,) when that was, in lengths of a bin; a clock that
+    is set back moves no step to an earlier bin."""
+    return np.asarray(np.maximum.accumulate(np.floor(places).astype(np.int64)))
+
+
+def _sums_by_bin(
+    places: Column, columns: Column, dear: DearSteps | None
+) -> Iterator[tuple[int, list[float], DearSums]]:
+    """Number of each bin, the sums over the steps that ended in it, and the dear ones. `places`: (n,) when
+    each step ended, in lengths of a bin."""
+    numbers = _bins_of_steps(places)
+    dear_of_bins = {} if dear is None else dear.by_bin(numbers)
     begins = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
     sums = np.add.reduceat(columns, begins, axis=1)
-    yield from zip(numbers[begins].tolist(), sums.T.tolist(), strict=True)
+    for number, of_bin in zip(numbers[begins].tolist(), sums.T.tolist(), strict=True):
+        yield number, of_bin, dear_of_bins.get(number, {})
 
 
 def _wait_sums(
@@ -692,11 +832,11 @@ def _wait_sums(
     numbers: Column,
     end_s: Column,
     is_usual: Mask,
-    is_dear: Mask,
+    kinds: Integers,
     bins: Integers,
 ) -> Iterator[tuple[int, WaitSums]]:
     """Number of each bin, and what was waited in its steps for each rank and place. Of each step, (n,): its
-    number, its end, whether it has the usual length, whether it is dear, and its bin."""
+    number, its end, whether it has the usual length, its kind if it is dear (else NOT_DEAR), and its bin."""
     if not waits:
         return
     step, last, place, total, longest = (np.concatenate(column) for column in zip(*waits, strict=True))
@@ -715,8 +855,8 @@ def _wait_sums(
         wait.usual_ms, wait.other_ms = columns[:, i].tolist()
         wait.n_steps = len({*step[begin:end].tolist()})
         wait.longest_ms, wait.longest_step = float(longest[end - 1]), int(numbers[step[end - 1]])
-        dear = begin + np.flatnonzero(is_dear[step[begin:end]]) if wait.other_ms > 0 else ()
-        if len(dear):
-            wait.dear = _dear_sums(step[dear], longest[dear], total[dear], numbers, end_s)
+        is_dear = kinds[step[begin:end]] != NOT_DEAR if wait.other_ms > 0 else ()
+        if len(dear := begin + np.flatnonzero(is_dear)):
+            wait.dear = _dear_sums(step[dear], longest[dear], total[dear], numbers, end_s, kinds)
         sums.setdefault(int(of_bin[begin]), {})[int(key[begin])] = wait
     yield from sums.items()

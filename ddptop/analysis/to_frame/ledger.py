@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
+from ddptop.analysis.ledger.dear_times import NO_SCALES, iterate_explained, scale_dear
+from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES, WAITING
 from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
@@ -17,7 +18,8 @@ from ddptop.protocol.messages import RECORDING_STOPPED, Activity, Progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.ledger.sums import RunLedger, WaitSums
+    from ddptop.analysis.ledger.dear_times import DearScales
+    from ddptop.analysis.ledger.sums import WaitSums
     from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column, Indices, Mask
@@ -40,22 +42,27 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     ms = np.zeros((len(LEDGER_CLASSES), n_ranks))
     n_known = len(ledger.left_out)
     ms[:, :n_known] = ledger.by_class
-    scale = _scale_of_run(ledger)
-    ms[_STEP_ROWS, :n_known] += scale * ledger.usual
-    ms[_ROW["unknown"], :n_known] += ledger.left_out - scale * ledger.usual.sum(axis=0)
+    scales = scale_dear(ledger.dear) if ledger.scales_dear else NO_SCALES
+    as_usual_ms = ledger.left_out - scales.as_usual_ms(ledger.dear, n_known)
+    scale = _scale_of_run(as_usual_ms, ledger.usual_total)
+    dear = [(scales.by_kind[kind], times) for kind, times in ledger.dear.items() if kind in scales.by_kind]
+    parts = [(scale, ledger.usual), *((of_kind, times.by_class) for of_kind, times in dear)]
+    for factor, by_class in parts:
+        ms[_STEP_ROWS, :n_known] += factor * by_class
+    ms[_ROW["unknown"], :n_known] += ledger.left_out - sum(
+        factor * by_class.sum(axis=0) for factor, by_class in parts
+    )
     _add_since_last_step(state, ms, diagnosis, now_ns)
     seconds = np.maximum(ms, 0.0) / 1000.0
     elapsed_s = seconds.sum(axis=0)
     columns = {f"{name}_s": column for name, column in zip(LEDGER_CLASSES, seconds, strict=True)}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     run_s = max(0.0, state.unix_s(until_ns) - state.started_s)
-    total = TimeBin(0)
-    for time_bin in ledger.run_bins:
-        total.add(time_bin)
     recent = TimeBin(0)
     for time_bin in ledger.recent_bins:
         recent.add(time_bin)
     recent_s = recent.total_ms / 1000.0 / n_ranks
+    recent_scales = scale_dear(recent.dear) if ledger.scales_dear else NO_SCALES
     is_thinned = state.missing.kept_every > 1
     return Ledger(
         elapsed_s=run_s,
@@ -64,7 +71,7 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             run_s,
             float(elapsed_s.sum()),
             ledger.n_steps,
-            scale,
+            (scale, scales),
             ledger.waits,
             ledger.run_bins,
             is_thinned=is_thinned,
@@ -73,13 +80,13 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             recent_s,
             recent.total_ms / 1000.0,
             int(recent.n_steps),
-            recent.scale,
+            (recent.scale(recent_scales), recent_scales),
             recent.waits,
             # In a short run the bins of the run are the finer ones.
             ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
             is_thinned=is_thinned,
         ),
-        scaled_s=float(scale * ledger.usual.sum()) / 1000.0,
+        scaled_s=float(sum(factor * by_class.sum() for factor, by_class in parts)) / 1000.0,
     )
 
 
@@ -87,32 +94,31 @@ _ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLAS
 _STEP_ROWS = np.array([_ROW[name] for name in STEP_CLASSES])
 
 
-def _scale_of_run(ledger: RunLedger) -> float:
-    """Seconds to add to each second in steps of usual length, for the steps that were left out. One number
-    for all ranks: so what was waited for a rank remains what the others waited."""
-    some = ledger.usual_total > 0
-    return (
-        float((ledger.left_out[some] / ledger.usual_total[some]).min(initial=np.inf)) if some.any() else 0.0
-    )
+def _scale_of_run(left_out_ms: Column, usual_ms: Column) -> float:
+    """Seconds to add to each second in steps of usual length, for the steps that were left out, (ranks,) ms
+    each. One number for all ranks: so what was waited for a rank remains what the others waited."""
+    some = usual_ms > 0
+    return float((left_out_ms[some] / usual_ms[some]).min(initial=np.inf)) if some.any() else 0.0
 
 
 def _make_skew_cost(
     over_s: float,
     rank_seconds: float,
     steps: int,
-    scale: float,
+    all_scales: tuple[float, DearScales],
     waits: WaitSums,
     bins: Sequence[TimeBin],
     *,
     is_thinned: bool,
 ) -> SkewCost:
-    """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time. `is_thinned`:
-    the recording has not all steps."""
-    whole_ms = {key: wait.other_ms + wait.usual_ms * (1 + scale) for key, wait in waits.items()}
+    """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time. `all_scales`: of
+    steps of usual length, and of dear ones. `is_thinned`: the recording has not all steps."""
+    scale, scales = all_scales
+    whole_ms = {key: wait.rank_ms(scale, scales.by_kind) for key, wait in waits.items()}
     waited_s = sum(whole_ms.values()) / 1000.0
     largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])
     lost_pct = 100 * waited_s / rank_seconds if rank_seconds > 0 and steps else None
-    low_pct, high_pct = _interval(bins, lost_pct)
+    low_pct, high_pct = _interval(bins, scales, lost_pct)
     return SkewCost(
         over_s=over_s,
         rank_seconds=waited_s,
@@ -123,14 +129,16 @@ def _make_skew_cost(
         # Steps that are left out last as long as others. A recording that is thinned keeps the dear ones.
         recorded_steps=steps if is_thinned else round(steps / (1 + scale)),
         waited_for=tuple(
-            _make_waited_for(key, waits[key], ms, rank_seconds) for key, ms in largest if ms > 0
+            _make_waited_for(key, waits[key], ms, scales, rank_seconds) for key, ms in largest if ms > 0
         ),
     )
 
 
-def _make_waited_for(key: int, wait: WaitSum, ms: float, rank_seconds: float) -> WaitedFor:
+def _make_waited_for(
+    key: int, wait: WaitSum, ms: float, scales: DearScales, rank_seconds: float
+) -> WaitedFor:
     rank, place = divmod(key, len(WAIT_PLACES))
-    dear = wait.dearest
+    dear = wait.dearest(scales.by_kind)
     return WaitedFor(
         rank=rank,
         place=WAIT_PLACES[place],
@@ -142,20 +150,30 @@ def _make_waited_for(key: int, wait: WaitSum, ms: float, rank_seconds: float) ->
         dear_steps=tuple(dear.steps),
         dear_s=dear.longest_ms / 1000.0 / max(1, dear.n_steps),
         n_dear=dear.n_steps,
-        dear_rank_seconds=dear.rank_ms / 1000.0,
+        n_dear_in_all=round(dear.n_steps_in_all(scales.by_kind)),
+        dear_rank_seconds=dear.rank_ms(scales.by_kind) / 1000.0,
         dear_since_s=dear.since_s,
         dear_until_s=dear.until_s,
     )
 
 
-def _interval(bins: Sequence[TimeBin], lost_pct: float | None) -> tuple[float | None, float | None]:
+def _interval(
+    bins: Sequence[TimeBin], scales: DearScales, lost_pct: float | None
+) -> tuple[float | None, float | None]:
     """Interval of 95 % of the share that is lost, by bootstrap over bins of time: blocks of steps."""
     if lost_pct is None or len(bins) < LEAST_BINS:
         return None, None
-    columns = np.array([(time_bin.waited_ms, time_bin.total_ms) for time_bin in bins])
-    waited, total = _draws(len(bins)) @ columns.T[:, :, None]
-    shares = waited[:, 0] / np.maximum(total[:, 0], 1e-9)
-    whole = columns[:, 0].sum() / max(columns[:, 1].sum(), 1e-9)
+    columns = np.array([(time_bin.waited_ms(scales), time_bin.total_ms) for time_bin in bins])
+    draws = _draws(len(bins))
+    waited, total = (draws @ columns.T[:, :, None])[..., 0]
+    waited_ms, total_ms = columns[:, 0].sum(), columns[:, 1].sum()
+    dear = [time_bin.dear for time_bin in bins]
+    for left_out, recorded, waiting in iterate_explained(dear, scales, WAITING):
+        # Which recorded dear steps a draw has decides how those that were left out are divided.
+        waited = waited + draws @ left_out * (draws @ waiting) / np.maximum(draws @ recorded, 1e-9)
+        waited_ms += left_out.sum() * waiting.sum() / recorded.sum()
+    shares = waited / np.maximum(total, 1e-9)
+    whole = waited_ms / max(total_ms, 1e-9)
     low, high = np.quantile(shares, (0.025, 0.975)) / whole if whole > 0 else (1.0, 1.0)
     return lost_pct * float(low), min(100.0, lost_pct * float(high))
 

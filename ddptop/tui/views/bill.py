@@ -10,6 +10,7 @@ from ddptop.frames.bill import (
     NOT_KNOWN,
     NOTHING_YET,
     bill_of,
+    estimate_phrase,
     headline,
     ledger_place_phrase,
 )
@@ -115,7 +116,10 @@ def _draw_panels(scene: Scene, width: int, height: int) -> list[Line]:
 def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, size: tuple[int, int]) -> list[Line]:
     width, height = size
     right = width - CLASSES_WIDTH
-    losses = [Line(headline(bill), "strong"), *draw_losses(bill, width)]
+    summary = Line(headline(bill), "strong")
+    if estimate := estimate_phrase(ledger):
+        summary = summary.add(f" · {estimate}", "dim").cut(width - BORDER)
+    losses = [summary, *draw_losses(bill, width)]
     lines = draw_band([PanelColumn(width, [Panel("bill of the whole run", losses)])], 1 + LOSSES_HEIGHT)
     classes = draw_classes(bill, CLASSES_WIDTH - BORDER, scene.ascii_only)
     waited, places = draw_waited_for(ledger, bill, right - BORDER), _draw_places(scene, right - BORDER)

@@ -12,7 +12,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from ddptop.analysis.steps.kept import HEAD
-from ddptop.analysis.steps.windows import PART_COLUMNS
+from ddptop.analysis.steps.own_times import PART_COLUMNS
 from ddptop.analysis.to_frame.timeline import spans
 from ddptop.export.reading import Sink
 from ddptop.export.rows import detail_columns, launch_times

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import FREE, OWN_COLUMNS, PART_COLUMNS, SCOPE_COLUMNS, STEP_COLUMNS, WAITS
-from ddptop.export.columns import UNKNOWN
+from ddptop.analysis.steps.own_times import FIGURE_OF_PART, OWN_COLUMNS, PART_COLUMNS
+from ddptop.analysis.steps.windows import FREE, SCOPE_COLUMNS, STEP_COLUMNS, WAITS
+from ddptop.export.columns import STEPS, UNKNOWN
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,15 +152,13 @@ def step_rows(batch: Batch) -> Rows:
         "rank": np.arange(shape[1]),
         "begin_s": batch.begin_ns / 1e9,
         "micro_steps": block.integers[MICRO_STEPS],
-        "optimizer": block.own[FIRST_OPTIMIZER],
+        "optimizer": block.own_fields["first_optimizer"],
         "joined": block.integers[FLAGS] & int(Flag.JOINED) != 0,
         "detailed": detailed[:, None],
         "clock_free": clock_free[:, None],
         "loss": block.loss,
         **{f"{name}_ms": values for name, values in zip(STEP_COLUMNS, evaluated.columns, strict=True)},
-        **{f"{name}_ms": own_ms[name] for name in ("own", "excess", "waited", *PART_COLUMNS[4:8])},
-        "own_backward_ms": own_ms["backward"],
-        "cpu_wait_ms": own_ms["cpu"],
+        **{figure: own_ms[part] for part, figure in FIGURE_OF_PART.items() if figure in STEPS.names},
         # What is sampled is used only where the last gradient is not known.
         "exposed_comm_ms": np.where(
             is_sampled & ~np.isnan(sampled["exposed"]), sampled["exposed"], own_ms["exposed"]

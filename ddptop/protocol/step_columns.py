@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BEGIN, WALL, MICRO_STEPS, FLAGS = (
     StepRow._fields.index(name) for name in ("begin_us", "wall_us", "micro_steps", "flags")
 )
-BEFORE_FORWARD, FIRST_OPTIMIZER = map(OwnTime._fields.index, ("before_forward", "first_optimizer"))
+WAITED = slice(OwnTime._fields.index("waited_data"), OwnTime._fields.index("waited_other") + 1)
 """In `StepColumns.own`."""
 _MAY_BE_UNKNOWN = slice(StepRow._fields.index("forward_at_us"), StepRow._fields.index("optimizer_at_us") + 1)
 """-1 stands for "did not happen" in these, and for "not known" in the end of a cell."""

@@ -8,7 +8,8 @@ import pytest
 from ddptop.analysis.figures import StepFlag, StepFlags
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
+from ddptop.analysis.steps.own_times import OWN_COLUMNS, PART_COLUMNS
+from ddptop.analysis.steps.windows import STEP_COLUMNS, StepWindow
 from ddptop.analysis.straggler.cost import figures_of, slow_transfer, what_if
 from ddptop.analysis.straggler.cpu_waits import throttled, waits_by_quota
 from ddptop.analysis.straggler.own_time_flags import StepFlagging

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import evaluate, formulas
-from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, PART_COLUMNS, PLACES, StepWindow
+from ddptop.analysis.steps.own_times import PART_COLUMNS, PLACES
+from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, StepWindow
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean

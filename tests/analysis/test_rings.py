@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptop.analysis.steps.own_times import PLACES
 from ddptop.analysis.steps.pairing import stable_order
-from ddptop.analysis.steps.windows import PLACES, StepWindow
+from ddptop.analysis.steps.windows import StepWindow
 from ddptop.frames import rings as rings_module
 from ddptop.frames.rings import Ring
 from ddptop.frames.statistics import interpolated_quantile, median

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import PART_COLUMNS, PLACES
+from ddptop.analysis.steps.own_times import PART_COLUMNS, PLACES
 from ddptop.frames.statistics import reduce_rows
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS
+from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS, WAITED
 from ddptop.protocol.step_words import CELL
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _kinds_of_waits(block: StepBlock, parts: Column | None, exposed: Column) -> 
     names = ("exposed_wait", "buffers", "buffers_wait")
     exposed_wait, buffers, buffers_wait = (parts[PART_COLUMNS.index(name)] for name in names)
     kinds = [_WaitKind(exposed, None if np.isnan(exposed_wait).all() else exposed_wait)]
-    waited = block.own[4:9]
+    waited = block.own[WAITED]
     if not (waited > 0).any():
         return kinds
     in_buffers = np.nan_to_num(buffers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.frames.statistics import reduce_rows
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, OwnTime
 from ddptop.protocol.step_columns import BEGIN, FLAGS
 from ddptop.protocol.step_words import CELL, LOSS, OWN
 
@@ -102,6 +102,11 @@ class StepBlock(NamedTuple):
     """(n x ranks + 1,) where in `cells` those of each row begin."""
     detailed: list[bool]
     """For each step, whether any row is flagged to have bucket detail."""
+
+    @property
+    def own_fields(self) -> dict[str, Numbers]:
+        """(n, ranks) by the fields of `OwnTime`."""
+        return dict(zip(OwnTime._fields, self.own, strict=True))
 
     @property
     def shadow(self) -> Mask:

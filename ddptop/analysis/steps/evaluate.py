@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.ledger.rare_events import RareEvents
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.bucket_times import backward_passes
 from ddptop.analysis.steps.complete_steps import CompleteStep, CompleteSteps, columns_of
 from ddptop.analysis.steps.evaluate_buckets import (
@@ -22,14 +21,13 @@ from ddptop.analysis.steps.evaluate_buckets import (
     rules_are_due,
 )
 from ddptop.analysis.steps.kept import DividedStep, Division, Kind, Splitter
+from ddptop.analysis.steps.own_times import PART_COLUMNS, compute_own_times
 from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.analysis.steps.windows import (
     BATCH,
     BATCH_CELLS,
     MANY_RANKS,
-    OWN_COLUMNS,
     OWN_STEPS,
-    PART_COLUMNS,
     ROW_INTEGERS,
     DetailWindow,
 )
@@ -45,10 +43,10 @@ from ddptop.frames.phrases import blamed, which_hosts
 from ddptop.frames.statistics import mean, median, reduce_rows
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEFORE_FORWARD, BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, WALL
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -270,7 +268,7 @@ class StepEvaluation:
         shadow = block.shadow
         losses, is_known = self._take_losses(block, numbers, completed_ns)
         columns, end_s = _times_ms(block, shadow), self._end_s(block)
-        own, parts = own_times(block, columns, batch.runs_of_peers)
+        own, parts = compute_own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
         kinds = kinds_of_steps(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
@@ -347,7 +345,7 @@ class StepEvaluation:
         `newest`: number of the newest step."""
         figures, losses, is_known = self._figures, block.loss, block.known
         before = figures.turns.optimizers
-        first_optimizers = block.own[FIRST_OPTIMIZER, :, 0]
+        first_optimizers = block.own_fields["first_optimizer"][:, 0]
         counts = figures.turns.take(first_optimizers, mean(np.where(is_known, losses, np.nan)))
         if not counts.all():
             losses, is_known = np.where(counts[:, None], losses, np.nan), is_known & counts[:, None]
@@ -646,61 +644,3 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
         )
         members = list(batch.divisions[i].parts[at].scope.ranks)
         wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])
-
-
-def own_times(
-    block: StepBlock, columns: Column, runs_of_peers: Iterable[tuple[slice, list[Peers]]]
-) -> tuple[Column | None, Column | None]:
-    """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no `OwnTime` of a row is known.
-
-    `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them, `runs_of_peers`: as of
-    `_Batch`.
-    """
-    us = block.own
-    is_known = us[BEFORE_FORWARD] >= 0
-    if not is_known.any():
-        return None, None
-    counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & is_known
-    parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), us[4:9] / 1000.0
-    *places, cpu, gc, own_collectives, exposed, exposed_wait, elements, buffers, buffers_wait = parts
-    np.divide(us[1:4], 1000.0, out=parts[4:7])
-    for part, values in ((cpu, us[9]), (gc, us[10]), (exposed, us[0])):
-        np.divide(values, 1000.0, out=part)
-    elements[:] = us[11]
-    np.divide(us[13], 1000.0, out=buffers)
-    if not counts.all():
-        parts[:, ~counts] = waited[:, ~counts] = np.nan
-    for part in (exposed, gc, elements, buffers):
-        part[part < 0] = np.nan
-    cpu[reduce_rows(np.logical_or, cpu < 0)] = np.nan  # compared only where all ranks know theirs
-    wall, data, forward, backward, optimizer, other = columns
-    phases = (data, forward, backward - exposed, optimizer)
-    for part, phase, wait in zip(places[:4], phases, waited[:4], strict=True):
-        np.subtract(phase, wait, out=part)
-    before_forward, before_backward, before_optimizer, after_optimizer = places[4:]
-    outside = other - (before_forward + before_backward + before_optimizer) - waited[4]
-    outside *= 1000
-    np.divide(np.rint(outside, out=outside), 1000.0, out=after_optimizer)  # whole microseconds, as sent
-    all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
-    np.subtract(all_waited, np.fmax(buffers, 0.0), out=own_collectives)
-    without_backward = wall - backward - (all_waited - waited[2])
-    if (unseen := block.integers[FLAGS] & int(Flag.WAITS_UNSEEN) != 0).any():
-        without_backward -= np.where(unseen, forward - waited[1], 0.0)  # own time or waiting, as in backward
-    times = np.full((len(OWN_COLUMNS), *counts.shape), np.nan)
-    own, excess, work_excess = times
-    np.add(without_backward, places[2], out=own)
-    unknown = np.isnan(cpu)
-    work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
-    exposed_wait[:] = buffers_wait[:] = np.nan
-    for run, peers in runs_of_peers:
-        for members, is_mine, to in peers:
-            over = formulas.excess(own[run, members], without_backward[run, members])
-            excess[run, to] = over[:, is_mine]
-            if work is not own:
-                over = formulas.excess(work[run, members], without_backward[run, members])
-            work_excess[run, to] = over[:, is_mine]
-            least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
-            exposed_wait[run, to] = exposed[run, to] - least[:, None]
-            least = formulas.transfer_of_step(buffers[run, members], counts[run, members])
-            buffers_wait[run, to] = buffers[run, to] - least[:, None]
-    return times, parts

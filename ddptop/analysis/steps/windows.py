@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clock_check import contradiction_phrase, usual_pair
+from ddptop.analysis.steps.own_times import OWN_COLUMNS, PART_COLUMNS, PHASES, PLACES, WHOLE_PHASES
 from ddptop.frames.detail import count_map_steps
 from ddptop.frames.numbers import fixed
 from ddptop.frames.rings import Ring
@@ -24,27 +25,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.groups import Flagged, Scope
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import OwnPlace, StepPhase
+    from ddptop.protocol.vocabulary import OwnPlace
 
-PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
-
-OUTSIDE_PHASES: tuple[OwnPlace, ...] = (
-    "before_forward",
-    "before_backward",
-    "before_optimizer",
-    "after_optimizer",
-)
-PLACES: tuple[OwnPlace, ...] = ("data", "forward", "backward", "optimizer", *OUTSIDE_PHASES)
-"""The parts of a rank's own time, which add up to it."""
-PART_COLUMNS = (
-    *(*PLACES, "cpu", "gc", "waited", "exposed", "exposed_wait", "elements"),
-    "buffers",
-    "buffers_wait",
-)
-WHOLE_PHASES = ("data", "forward", "optimizer")
-"""Phases without exposed communication: own time but for waits in collectives of the script's own."""
-OWN_COLUMNS = ("own", "excess", "work_excess")
 OWN_STEPS, BATCH = 256, 4096
 """Steps whose own times are kept for the rules, and most steps added at once: so many more are kept, because
 the rules are applied to each of these steps after all are added. numpy's cost is by call: with 128 steps a

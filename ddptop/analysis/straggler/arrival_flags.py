@@ -11,7 +11,8 @@ import numpy as np
 
 from ddptop.analysis.figures import MOVES_WITHIN
 from ddptop.analysis.steps.groups import Flagged
-from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES
+from ddptop.analysis.steps.own_times import PHASES
+from ddptop.analysis.steps.windows import MOVES, PARTS
 from ddptop.analysis.straggler import arrival_rules, own_time_rules
 from ddptop.frames.frame import Straggler
 from ddptop.frames.statistics import median

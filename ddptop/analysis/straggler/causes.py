@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.steps.windows import PLACES
+from ddptop.analysis.steps.own_times import PLACES
 from ddptop.analysis.straggler import own_time_rules
 from ddptop.frames.statistics import median, quantile
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, number_or_none
-from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
+from ddptop.analysis.steps.own_times import PLACES
+from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import (
     agreement,
     arrival_flags,

@@ -14,7 +14,8 @@ from ddptop.analysis.rank_columns import phase_names, reported_columns, usage_be
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, number_or_none
-from ddptop.analysis.steps.windows import OUTSIDE_PHASES, PHASES, STEP_COLUMNS
+from ddptop.analysis.steps.own_times import FIGURE_OF_PART, PHASES
+from ddptop.analysis.steps.windows import STEP_COLUMNS
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.figures import Ranks
@@ -38,15 +39,8 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import RankStatus
 
 
-OWN_FIGURES = (
-    "own",
-    "excess",
-    "waited",
-    "gc",
-    "buffers",
-    "buffers_wait",
-    *OUTSIDE_PHASES,
-)
+OWN_FIGURES = {part: figure for part, figure in FIGURE_OF_PART.items() if figure in Ranks.__slots__}
+"""By the name of own times and their parts, the field of `Ranks`."""
 
 
 def make_ranks(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
@@ -90,8 +84,7 @@ def make_ranks(state: RunState, states: Sequence[RankStatus], shown: FrameSteps,
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(formulas.relative_scores(self_ms)),
         individual_score=narrow(individual),
-        **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
-        **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
+        **{figure: narrow(every.get(part, unknown)) for part, figure in OWN_FIGURES.items()},
     )
 
 

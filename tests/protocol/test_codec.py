@@ -38,6 +38,7 @@ from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import (
     CODES,
     KINDS,
+    MEASURED_TOGETHER,
     TRAITS,
     UNKNOWN_OWN_TIME,
     Ack,
@@ -63,6 +64,7 @@ from ddptop.protocol.messages import (
     message_code,
 )
 from ddptop.protocol.step_columns import decode_steps
+from ddptop.protocol.step_words import WIDTH
 
 HELLO = Hello(
     1, "run-1", 2**62, 1, 2, 1, 0, "node0", 4242, "cuda:1", "nccl", "hook", 10**15, 17 * 10**17, 1.0
@@ -222,12 +224,16 @@ def test_wrong_own_times_are_refused(own: object) -> None:
         decode_steps([msgpack.packb(wire)])
 
 
+CELLS_AT = 2 * WIDTH
+"""Words of the two rows of TIMED before their cells."""
+
+
 def test_columns_are_words_by_field_and_by_byte() -> None:
     *head, planes, rows, width = msgpack.unpackb(encode(TIMED))
-    assert head == [2, 3, 120, 10**15] and (rows, width) == (2, 29)
-    assert bytes(planes[0 : 2 * 29 + 6]) == struct.pack("<64i", *words_of(TIMED))[::4]
+    assert head == [2, 3, 120, 10**15] and (rows, width) == (2, WIDTH)
+    assert bytes(planes[: CELLS_AT + 6]) == struct.pack(f"<{CELLS_AT + 6}i", *words_of(TIMED))[::4]
     assert words_of(TIMED)[:4] == (0, 0, 21_000, 21_000) and words_of(TIMED)[28:32] == (2, 0, -1, 7)
-    assert words_of(TIMED)[58:] == (0, 1, 6_000, 7_000, 900, -1)
+    assert words_of(TIMED)[CELLS_AT:] == (0, 1, 6_000, 7_000, 900, -1)
 
 
 def words_of(steps: Steps) -> tuple[int, ...]:
@@ -236,14 +242,14 @@ def words_of(steps: Steps) -> tuple[int, ...]:
     return struct.unpack(f"<{n}i", bytes(planes[at * n + i] for i in range(n) for at in range(4)))
 
 
-def of_words(words: Sequence[int], rows: int = 2, width: int = 29) -> bytes:
+def of_words(words: Sequence[int], rows: int = 2, width: int = WIDTH) -> bytes:
     data = struct.pack(f"<{len(words)}i", *words)
     return msgpack.packb([2, 3, 120, 10**15, b"".join(data[at::4] for at in range(4)), rows, width])
 
 
 def test_a_later_version_may_send_more_columns() -> None:
     words = words_of(TIMED)
-    later = of_words((*words[:58], 1, -2, 7, -(2**31), *words[58:]), width=31)
+    later = of_words((*words[:CELLS_AT], 1, -2, 7, -(2**31), *words[CELLS_AT:]), width=WIDTH + 2)
     assert decode(later) == TIMED
     assert decode_steps([later, encode(TIMED)]) == [TIMED, TIMED]
 
@@ -261,15 +267,15 @@ def test_a_later_version_may_send_more_columns() -> None:
         of_words((*words_of(TIMED)[:28], -1, 3, *words_of(TIMED)[30:])),
         of_words((*words_of(TIMED)[:28], 2**31 - 1, *words_of(TIMED)[29:])),
         of_words((-1, *words_of(TIMED)[1:])),
-        of_words((*words_of(TIMED)[:58], limits.MAX_BUCKETS, *words_of(TIMED)[59:])),
+        of_words((*words_of(TIMED)[:CELLS_AT], limits.MAX_BUCKETS, *words_of(TIMED)[CELLS_AT + 1 :])),
         of_words((*words_of(TIMED)[:32], -1, *words_of(TIMED)[33:])),
-        msgpack.packb([2, 3, 120, 10**15, None, 2, 29]),
-        msgpack.packb([2, 3, 120, 10**15, b"", 2, 29]),
-        msgpack.packb([2, 3, 120, 10**15, b"1" * 233, 2, 29]),
-        msgpack.packb([2, 3, 120, 10**15, b"\x00" * 232, 2.0, 29]),
-        msgpack.packb([2, 3, -1, 10**15, b"\x00" * 232, 2, 29]),
-        msgpack.packb([2, 3, 120, 2**63, b"\x00" * 232, 2, 29]),
-        msgpack.packb([2, True, 120, 10**15, b"\x00" * 232, 2, 29]),
+        msgpack.packb([2, 3, 120, 10**15, None, 2, WIDTH]),
+        msgpack.packb([2, 3, 120, 10**15, b"", 2, WIDTH]),
+        msgpack.packb([2, 3, 120, 10**15, b"1" * (4 * CELLS_AT + 1), 2, WIDTH]),
+        msgpack.packb([2, 3, 120, 10**15, b"\x00" * 4 * CELLS_AT, 2.0, WIDTH]),
+        msgpack.packb([2, 3, -1, 10**15, b"\x00" * 4 * CELLS_AT, 2, WIDTH]),
+        msgpack.packb([2, 3, 120, 2**63, b"\x00" * 4 * CELLS_AT, 2, WIDTH]),
+        msgpack.packb([2, True, 120, 10**15, b"\x00" * 4 * CELLS_AT, 2, WIDTH]),
     ],
 )
 def test_wrong_columns_are_refused(body: bytes) -> None:
@@ -289,7 +295,8 @@ step_rows = st.builds(
     st.lists(st.tuples(st.integers(0, limits.MAX_BUCKETS - 1), times, unknown), max_size=4).map(
         lambda cells: tuple(n for cell in cells for n in cell)
     ),
-    st.just(UNKNOWN_OWN_TIME) | st.builds(OwnTime, unknown, *[times] * 8, *[unknown] * 5),
+    st.just(UNKNOWN_OWN_TIME)
+    | st.builds(OwnTime, unknown, *[times] * 8, *[unknown] * (len(OwnTime._fields) - MEASURED_TOGETHER)),
 )
 
 

@@ -668,21 +668,7 @@ class Recorder:
         self.passes += 1
         if step == self.shadow.next or self.record_every != self.shadow.every:
             self._choose_what_is_seen()
-        # A little more than `loss_every` steps apart: where optimizers take turns, every eighth step would
-        # always be one of the same optimizer.
-        due = (step - (step >> 3)) % self.loss_every == 0
-        # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
-        self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
-        detail = is_turn(step, self.detail_every) and not self.shadow.flag
-        if self.marks is not None:
-            self.marks.use_clock(cpu)
-            self.marks.wanted = detail or bool(self.shadow.flag) or is_turn(step, self.marks_every)
-            if self._in_forward and (self.aside or not self.marks.wanted):
-                self.marks.discard_forward()
-        if detail != self.detail:
-            self.detail = detail
-            for switch in self.on_detail:
-                switch(detail)
+        self._choose_what_is_measured(step, loss)
         if self.between_steps:
             self._do_between_steps()
         if began:
@@ -694,6 +680,25 @@ class Recorder:
             self.check(step - 1)
             if not began:  # the wrapper around this counts all of it, but a check counts itself
                 self._cost -= cpu() - check_began
+
+    def _choose_what_is_measured(self, step: int, loss: Any) -> None:
+        """Choose for the step that begins whether its loss, bucket detail and marks on the device are taken.
+        `loss`: that of the step before."""
+        # A little more than `loss_every` steps apart: where optimizers take turns, every eighth step would
+        # always be one of the same optimizer.
+        due = (step - (step >> 3)) % self.loss_every == 0
+        # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
+        self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
+        detail = is_turn(step, self.detail_every) and not self.shadow.flag
+        if self.marks is not None:
+            self.marks.use_clock(self.cost_clock)
+            self.marks.wanted = detail or bool(self.shadow.flag) or is_turn(step, self.marks_every)
+            if self._in_forward and (self.aside or not self.marks.wanted):
+                self.marks.discard_forward()
+        if detail != self.detail:
+            self.detail = detail
+            for switch in self.on_detail:
+                switch(detail)
 
     def _choose_what_is_seen(self) -> None:
         """Choose, by the number of the step that begins, whether the recorder stands aside from it, and then

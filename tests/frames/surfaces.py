@@ -21,7 +21,7 @@ from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.schema import schema
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.messages import Received
+from ddptop.protocol.messages import OwnTime, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.render.context import RenderContext
 from ddptop.render.metrics import explain_figure
@@ -31,6 +31,9 @@ from ddptop.report.content import as_data
 from ddptop.report.tables import rank_table
 from ddptop.sources.replay import frame_at
 from ddptop.training.disk_reads import DiskReads
+from ddptop.training.packing import LayoutTracker, pack_steps
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_times import StepTimes
 from ddptop.tui.views.compare import FIGURES_OF_RANKS
 from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
 from ddptop.tui.views.rank_order import SORTS
@@ -72,6 +75,8 @@ def surfaces_of(name: str, path: Path) -> set[str]:
         "heat": figure in HEAT_FIGURES.values(),
         "compare": figure in [one for one, _ in FIGURES_OF_RANKS],
         "metrics": figure.metric is not None and figure.metric.name in written,
+        "export of steps": figure.step_place is not None
+        and bool(np.isfinite(ddptop.read(path).steps[name]).all()),
         "export": bool(np.isfinite(ddptop.read(path).ranks[figure.key]).all()),
         "report json": of_rank[0].get(figure.key) is not None,
         "report table": figure.title in rank_table(report, 400)[0],
@@ -81,16 +86,41 @@ def surfaces_of(name: str, path: Path) -> set[str]:
     return {surface for surface, is_shown in shown.items() if is_shown}
 
 
+def recorded_own_time() -> OwnTime:
+    """What a rank sends of a step beside its phases."""
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.forward_begins(True)
+        recorder.forward_ends()
+        recorder.backward_begins(None)
+        recorder.last_gradient()
+        recorder.stamp_due = False
+        recorder.backward_ends()
+        recorder.optimizer_begins(1)
+        recorder.optimizer_ends(1)
+    recorder.finish_step()
+    *_, steps = pack_steps(StepTimes(recorder.gc_pauses).take_steps(recorder.records), LayoutTracker({}))
+    assert isinstance(steps, Steps)
+    return steps.rows[-1].own
+
+
 def write_measured_run(path: Path) -> None:
-    """A run of two ranks, each of which has sent a reading of this process."""
+    """A run of two ranks, each of which has sent a reading of this process and own times of its steps."""
     reads, t_ns = DiskReads(), START_NS + 1_000_000  # before the first steps
     assert reads.take_reading(1) is None
     reading = reads.take_reading(2)
     assert reading is not None
     # At least one byte: a column of zeros is not shown.
     reading = replace(reading, t_ns=t_ns, step_read_bytes=1 + reading.step_read_bytes)
+    own = recorded_own_time()
+    messages = []
+    for received in a_run(60):
+        if isinstance(received.message, Steps):
+            rows = tuple(row._replace(own=own) for row in received.message.rows)
+            received = received._replace(message=replace(received.message, rows=rows))
+        messages.append(received)
     readings = [Received(t_ns, rank, 1000 + rank, 99, reading) for rank in range(2)]
-    write(path, sorted([*a_run(60), *readings], key=lambda received: received.t_ns))
+    write(path, sorted([*messages, *readings], key=lambda received: received.t_ns))
 
 
 if __name__ == "__main__":

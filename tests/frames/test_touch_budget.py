@@ -37,32 +37,57 @@ DECLARATION = """
         source="ddptop/training/disk_reads.py",
     ),"""
 
-CHANGES = {
-    "protocol/machine.py": {
-        "    step_read_bytes: Size\n": "    step_read_bytes: Size\n    dummy_ms: Quantity | None = None\n",
-    },
-    "training/disk_reads.py": {
-        "return Disk(": "return Disk(dummy_ms=7.0,",
-    },
+MEASURED_BESIDE_STEPS = {
+    "protocol/machine.py": {"    step_read_bytes: Size\n": "    dummy_ms: Quantity | None = None\n"},
+    "training/disk_reads.py": {"return Disk(": "dummy_ms=7.0,"},
     "frames/figures.py": {
-        "\nFIGURES = (": f"\nFIGURES = ({DECLARATION}",
-        "    individual_score: Column": "    individual_score: Column\n    dummy_ms: Column",
+        "\nFIGURES = (": DECLARATION,
+        "    individual_score: Column\n": "    dummy_ms: Column\n",
     },
 }
-"""By file, each text and what takes its place: what a rank sends, its measurement, and the declaration."""
+"""By file, texts and what is inserted after each: what a rank sends, its measurement, and the declaration."""
+
+FIELD = "    dummy: int = -1\n"
+MEASURED_IN_EACH_STEP = {
+    "training/recorder.py": {"\n                self._first_optimizer,": "7,"},
+    "training/step_times.py": {
+        "    first_optimizer: int = -1\n": FIELD,
+        "closed.first_optimizer,": "closed.dummy,",
+    },
+    "training/step_record.py": {'in order of appearance; -1: not known."""\n': FIELD},
+    "training/packing.py": {
+        "\n        first_optimizer,": "dummy,",
+        "\n                in_buffers,": "dummy,",
+    },
+    "protocol/messages.py": {'in DDP\'s broadcasts of buffers. -1:\n    not known."""\n': FIELD},
+    "analysis/steps/own_times.py": {
+        "MEASURED = {\n": '    "dummy": ("dummy", 1),\n',
+        "FIGURE_OF_PART: dict[str, str] = {\n": '    "dummy": "dummy_ms",\n',
+    },
+    "frames/figures.py": {
+        "\nFIGURES = (": DECLARATION.replace("title=", "step_place=1_000, title=", 1),
+        "    individual_score: Column\n": "    dummy_ms: Column\n",
+    },
+}
 
 
-def test_a_dummy_figure_that_ranks_measure_and_send_is_everywhere_with_three_files_changed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("changes", "surfaces"),
+    [
+        pytest.param(MEASURED_BESIDE_STEPS, SURFACES, id="beside steps"),
+        pytest.param(MEASURED_IN_EACH_STEP, SURFACES | {"export of steps"}, id="in each step"),
+    ],
+)
+def test_a_dummy_figure_that_ranks_measure_is_everywhere_once_it_is_declared_and_sent(
+    changes: dict[str, dict[str, str]], surfaces: frozenset[str], tmp_path: Path
 ) -> None:
-    assert len(CHANGES) == 3
     shutil.copytree(PACKAGE, tmp_path / "ddptop", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, changes in CHANGES.items():
+    for name, insertions in changes.items():
         path = tmp_path / "ddptop" / name
         text = path.read_text(encoding="utf-8")
-        for before, after in changes.items():
+        for before, inserted in insertions.items():
             assert text.count(before) == 1, (name, before)
-            text = text.replace(before, after)
+            text = text.replace(before, before + inserted)
         path.write_text(text, encoding="utf-8")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     command = [sys.executable, "-m", "tests.frames.surfaces", "dummy_ms", tmp_path / "run.ddptop"]
@@ -75,7 +100,7 @@ def test_a_dummy_figure_that_ranks_measure_and_send_is_everywhere_with_three_fil
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)) == SURFACES
+    assert set(json.loads(done.stdout)) == surfaces
 
 
 @pytest.mark.parametrize("name", ["allocated_bytes", "reserved_bytes"])

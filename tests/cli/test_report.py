@@ -24,8 +24,10 @@ from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.report import build
 from ddptop.report.build import read_report
+from ddptop.report.check import figures_of_report
 from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
+from ddptop.report.sentences import footing_lines
 from ddptop.report.text import text_page
 from tests.made_up_run import LATE_US, STEP_US, a_run, progress, write, write_recording
 from tests.processes import until
@@ -65,6 +67,16 @@ def test_a_page_tells_who_why_and_what_it_cost(ddptop, recording: Path) -> None:
     assert "1 Speed up the data loading of rank 1" in done.stdout
     assert f"all {STEPS} steps read · 0 records lost" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_what_ddptop_took_is_not_told_where_the_run_was_too_short_to_know_it(recording: Path) -> None:
+    report = report_of(recording)
+    costs = [
+        replace(report, overhead=replace(report.overhead, measured_pct=measured_pct))
+        for measured_pct in (0.4, 0.0)
+    ]
+    assert ["ddptop took" in footing_lines(cost)[0] for cost in costs] == [True, False]
+    assert [figures_of_report(cost)["own_cost_pct"] for cost in costs] == [0.4, None]
 
 
 def test_ascii_is_ascii_and_no_wider(ddptop, recording: Path) -> None:

@@ -258,7 +258,8 @@ def step_line(frame: Frame) -> str:
     """`median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 if communication were hidden too`.
 
     Contains the number of steps where that is less than the window. Empty before the first step. The last
-    figure has no error: it is shown beside the second, whose error it shares.
+    figure has no error: it is shown beside the second, whose error it shares. Where the verdict's cost, which
+    is of the sum of all steps, is far more than the median step loses, it says so in place of these figures.
     """
     group = frame.group
     if group.step is None or group.step_ms_p50 is None:
@@ -269,6 +270,8 @@ def step_line(frame: Frame) -> str:
     late = frame.straggler
     if late is not None and late.group:
         return text  # known by launches: own times, of which the other figures are made, include the waiting
+    if _is_in_few_steps(frame):
+        return f"{text} · {IN_FEW_STEPS}"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         without = (
             "waiting"
@@ -282,6 +285,21 @@ def step_line(frame: Frame) -> str:
         text += f" · {even} without {without}"
         text += f" · {fixed(group.both_ms)} {IF_HIDDEN}"
     return text
+
+
+IN_FEW_STEPS = "a few long steps have most of the waiting"
+"""Why the median step is hardly longer for it, although it costs much."""
+
+FEW_STEPS_SHARE = 0.5
+"""Most of the cost in percent of all time by which the median step may be longer where few steps have it."""
+
+
+def _is_in_few_steps(frame: Frame) -> bool:
+    """Whether the cost that the verdict names is far more than the median step loses."""
+    cost_pct, of_median_pct = shown_cost_pct(frame), skew_pct(frame)
+    if cost_pct is None or of_median_pct is None or cost_pct < UNEVEN_PCT or frame.run.world_size < 2:
+        return False
+    return of_median_pct + (skew_error_pct(frame) or 0.0) < FEW_STEPS_SHARE * cost_pct
 
 
 def _as_ascii(text: str) -> str:

@@ -11,8 +11,9 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.remedies import next_action
-from ddptop.frames.verdict import verdict
+from ddptop.frames.verdict import IN_FEW_STEPS, verdict
 from tests.made_up_run import feed_together
+from tests.tui.fake import saving, straggler
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -282,3 +283,10 @@ def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before
 )
 def test_durations(seconds, text) -> None:
     assert duration(seconds) == text
+
+
+def test_a_median_step_is_not_said_to_be_longer_for_waiting_that_few_steps_have() -> None:
+    rare, usual = verdict(saving()), verdict(straggler())
+    assert "waiting costs 33% ±3% of step time" in rare.sentence
+    assert rare.detail.endswith(f"median step 26.6 ms · {IN_FEW_STEPS}")
+    assert "26.6 ±0.4 without the slow rank" in usual.detail and IN_FEW_STEPS not in usual.detail

@@ -14,6 +14,7 @@ from ddptop.frames.bill import CLASSES, NOT_KNOWN, bill_of, estimate_phrase, hea
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.numbers import fixed
+from ddptop.frames.training_kind import times_waiting
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.bill import LOSSES_TITLE, class_columns, loss_phrases, waited_columns
 from ddptop.render.colours import DARK, LIGHT
@@ -78,6 +79,7 @@ color:var(--strong)}p{margin:.3rem 0}small,.dim{color:var(--dim)}ol{padding-left
 .detail{margin:0 0 0 1.4rem;color:var(--dim);font-size:.95rem}
 svg .dim{fill:var(--dim)}svg .faint{fill:var(--faint)}svg .accent{fill:var(--accent)}
 svg{display:block;width:100%;background:var(--cursor)}.high{height:7rem}.low{height:1.1rem}.bar{height:1.3rem}
+.bar rect{stroke:var(--cursor);vector-effect:non-scaling-stroke}
 .lane{display:grid;grid-template-columns:7rem 1fr;gap:.6rem;margin:.25rem 0;align-items:center}
 .lane>span{line-height:1.2}.axis{display:flex;justify-content:space-between;color:var(--dim)}
 .rank{display:grid;grid-template-columns:10rem 1fr 15rem;gap:.2rem .6rem;margin:.3rem 0;align-items:center}
@@ -89,7 +91,8 @@ border-bottom:1px solid var(--rule)}th{color:var(--dim);font-weight:normal}
 font-size:13px}
 @media(max-width:40rem){.rank{grid-template-columns:1fr}.lane{grid-template-columns:4.5rem 1fr}
 table,tbody,tr,td{display:block}thead{display:none}tr{border-bottom:1px solid var(--rule);padding:.3rem 0}
-td,td.left{border:0;padding:0;text-align:left}td::before{content:attr(data-label) " ";color:var(--dim)}}
+td,td.left{border:0;padding:0;text-align:left}td::before{content:attr(data-label) " ";color:var(--dim)}
+td:empty{display:none}}
 @media print{body{max-width:none}section{break-inside:avoid}svg{print-color-adjust:exact}}
 """
 
@@ -209,7 +212,8 @@ def _draw_bill(report: Report) -> str:
 
 def _draw_over_time(report: Report) -> str:
     picture = draw_run_over_time(report)
-    keys = draw_legend(("wait", "transfer")) + draw_key(REST, "all else")
+    timed = ("wait", "transfer") if times_waiting(report.run.training) else ()
+    keys = draw_legend(timed) + draw_key(REST, "all else")
     return f"{picture}<p>{keys}</p>" if picture else ""
 
 
@@ -243,7 +247,7 @@ def _draw_why(report: Report) -> str:
         return ""
     rows = [
         f'<div class="rank"><span>{phase}</span>{draw_paired_bars(beside, phase)}'
-        f"<small>rank {beside.slow.rank} {fixed(beside.own[phase])} ms, others "
+        f"<small>rank {beside.slow.rank} {fixed(beside.own[phase], 1, ' ms')}, others "
         f"{fixed(beside.usual[phase])}</small></div>"
         for phase in beside.own
     ]

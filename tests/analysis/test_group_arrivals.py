@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.protocol.messages import Card, Received
 from ddptop.render.plain import draw_frame
+from ddptop.report.html import html_page
 from ddptop.report.text import text_page
 from tests.made_up_run import START_NS, World, report_from_messages
 
@@ -311,5 +313,7 @@ def test_the_report_says_in_which_group_a_rank_was_late() -> None:
     (slow,) = report.stragglers
     assert (slow.rank, slow.group, slow.basis) == (1, "the default group", "arrivals")
     assert slow.lost_s > 0
-    text = text_page(report, 140)
+    text, page = text_page(report, 140), html_page(report)
+    assert "waiting %" not in text and "wait 0%" not in text, "no bucket is timed"
+    assert not re.search(r"(wait|transfer)</span>", page), "no bar has it"
     assert "20.0 ±0.1 ms late at the collectives of the default group, last in 100% of those steps" in text

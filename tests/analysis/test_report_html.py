@@ -144,3 +144,9 @@ def test_the_ledger_the_verdict_and_what_to_try_come_first() -> None:
     ]
     assert places == sorted(places)
     assert "rank-seconds" in text[: places[1]], "the bar is the ledger's"
+
+
+def test_bars_have_gaps_between_their_parts_and_empty_cells_of_a_phone_no_label() -> None:
+    page = html_page(recorded("straggler"))
+    assert ".bar rect{stroke:var(--cursor);vector-effect:non-scaling-stroke}" in page
+    assert "td:empty{display:none}" in page.partition("@media(max-width:40rem)")[2]

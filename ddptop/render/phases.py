@@ -194,18 +194,36 @@ def _part_labels(part: StepPart, ms: float, waits_for: str) -> Sequence[str]:
     return [f"{part.name} {figure}", f"{SHORT.get(part.name, part.name)} {figure}", figure]
 
 
+LIGHT_ROLES: frozenset[str] = frozenset({"forward", "wait", "optimizer", "sync", "torch"})
+DARK_ROLES: frozenset[str] = frozenset({"data", "backward", "transfer", "other"})
+"""In each theme every colour of the one set differs from every one of the other by 3:1 in lightness. There is
+no room for a third level between the ground and the lightest colour."""
+
+
+def is_parted(one: Role, other: Role) -> bool:
+    """Whether two neighbouring parts differ in lightness."""
+    return (one in LIGHT_ROLES and other in DARK_ROLES) or (one in DARK_ROLES and other in LIGHT_ROLES)
+
+
 def draw_parts_bar(
     edges: Column, parts: Sequence[StepPart], texts: Sequence[Sequence[str]], ascii_only: bool
 ) -> Line:
     """A bar in solid colours. `edges`: (parts + 1,) in cells, exact to an eighth of one; `texts`: for each
-    part, of which the first that fits is written into it."""
+    part, of which the first that fits is written into it. A part that is as light as the one before it has
+    its letter at least: hue alone does not part them."""
     eighths = np.rint(edges * (1 if ascii_only else EIGHTHS)).astype(int)
     eighths *= EIGHTHS if ascii_only else 1
-    cells = _part_cells(np.diff(eighths).tolist(), parts, ascii_only)
+    sizes = np.diff(eighths).tolist()
+    cells = _part_cells(sizes, parts, ascii_only)
+    before: StepPart | None = None
     for index, part in enumerate(parts):
         first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
         text = next((text for text in texts[index] if len(text) <= stop - first - 2), "")
         begin = first + (stop - first - len(text)) // 2
+        is_alike = before is not None and not is_parted(before.role, part.role)
+        if not text and is_alike and stop > first and not ascii_only:
+            begin, text = first, part.plain
+        before = part if sizes[index] else before
         cells[begin : begin + len(text)] = [(letter, combine_roles("ink", part.role)) for letter in text]
     return join_cells(cells)
 

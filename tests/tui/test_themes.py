@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import get_args
 
+import numpy as np
 import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
@@ -12,7 +13,7 @@ from textual.theme import BUILTIN_THEMES
 from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.line import Ground, Role, combine_roles
 from ddptop.render.milestones import STAGES
-from ddptop.render.phases import PARTS
+from ddptop.render.phases import PARTS, draw_parts_bar, is_parted
 from ddptop.tui.svg import is_dotted, is_drawn
 from ddptop.tui.theme import THEMES, Palette, contrast
 from tests.tui.gallery import PAGES, lines_of
@@ -105,6 +106,26 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
     roles = THEMES_OF_ROLES[name]
     hue, edge = (Color.parse(roles[role]).hsl for role in ("forward", "edge"))
     assert edge.s < hue.s / 2, "grey beside the phases: the edge of a chart is none of them"
+
+
+@OURS
+def test_any_two_parts_of_a_bar_are_parted_by_lightness_or_by_a_letter(name: str) -> None:
+    """Where nothing waited, backward lies beside transfer."""
+    for one, other in itertools.permutations(PARTS, 2):
+        by_lightness = between(name, one.role, other.role) >= 3.0
+        assert is_parted(one.role, other.role) is by_lightness
+        bar = draw_parts_bar(np.array([0.0, 2.5, 4.0]), (one, other), ((), ()), ascii_only=False)
+        letters = [text for text, role in bar.pieces if role == combine_roles("ink", other.role)]
+        assert letters == ([] if by_lightness else [other.plain]), (one.name, other.name)
+
+
+def test_the_bar_in_the_line_of_the_cursor_lies_on_the_ground_of_the_others() -> None:
+    """There the ends of dark parts differ from the ground by less than 3:1."""
+    lines = [line for line in lines_of("straggler", "overview", "80x24") if "┃" in str(line)]
+    chosen = next(line for line in lines if str(line).startswith("▸"))
+    edge = next(index for index, (text, _) in enumerate(chosen.pieces) if "┃" in text)
+    assert chosen.ground == "" and chosen.pieces[1][1].endswith("/cursor")
+    assert not any(role.endswith("/cursor") for _, role in chosen.pieces[edge:])
 
 
 @OURS

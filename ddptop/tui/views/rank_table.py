@@ -217,7 +217,7 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     line.extend(body if pattern is None else _with_matches(rows.columns, body, pattern))
     line.target = row
     if rows.bar:
-        line.add(*BAR_EDGE)
+        line = line.on_own_ground().add(*BAR_EDGE)  # on the ground of the cursor its end would hardly be seen
         if shows_rank:
             line.extend(draw_rank_bar(scene, rank, rows.bar, len(scene.frame.ranks.state)))
     return line

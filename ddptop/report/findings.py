@@ -18,6 +18,7 @@ from ddptop.frames.phrases import (
     Failure,
     cpu_shortage_phrase,
     death_phrase,
+    ended_by_signal,
     interval_error,
     is_measurable,
     joined,
@@ -218,12 +219,16 @@ def _find_deaths(deaths: Sequence[Death]) -> str:
     ]
     alike: dict[tuple[object, ...], list[Death]] = {}
     for death in causes:
-        alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)
+        # A rank that has raised may have been ended by the launcher before it could exit with a code.
+        raised = death.reason and not ended_by_signal(death.signal, death.reason)
+        how = () if raised else (death.signal, death.exit_code)
+        alike.setdefault((death.reason, *how), []).append(death)
     parts = []
-    for first, *alike_deaths in [*alike.values()][:MAX_CAUSES]:
-        who = ranks_in_short([first.rank, *(death.rank for death in alike_deaths)])
+    for deaths_alike in [*alike.values()][:MAX_CAUSES]:
+        first = next((death for death in deaths_alike if death.exit_code), deaths_alike[0])
+        who = ranks_in_short(sorted(death.rank for death in deaths_alike))
         step = "" if first.step is None else f", in step {first.step:,}"
-        parts.append(death_phrase(first, who if alike_deaths else "") + step)
+        parts.append(death_phrase(first, who if len(deaths_alike) > 1 else "") + step)
     n_hidden = len(alike) - MAX_CAUSES
     parts += [f"{n_hidden} more for other reasons"] if n_hidden > 0 else []
     followers = sorted(death.rank for death in deaths if death not in causes)

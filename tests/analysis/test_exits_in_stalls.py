@@ -390,11 +390,12 @@ def test_so_is_the_missing_rank_where_it_raises(stage) -> None:
     assert verdict(stage.frame()).line().startswith("■ LOST · rank 1 failed: ValueError: bad document")
 
 
-def test_ranks_that_raise_the_same_have_both_failed_and_none_has_followed(stage) -> None:
-    for rank in (0, 2):
+@pytest.mark.parametrize("code", [1, None], ids=["both exit", "the launcher ends one while it exits"])
+def test_ranks_that_raise_the_same_have_both_failed_and_none_has_followed(stage, code) -> None:
+    for rank, exit_code in ((2, 1), (0, code)):
         stage.answer(rank, users("load"), number=0, reason="FileNotFoundError: data.bin")
         stage.say(rank, Bye(stage.now_ns, "FileNotFoundError"))
-        stage.tell("exit", rank, exit_code=1, signal=None)
+        stage.tell("exit", rank, exit_code=exit_code, signal=None if exit_code else "SIGTERM")
     ends(stage, 1, 3)
     fails(stage)
     assert report_of(stage).verdict[0].sentence == (

@@ -199,7 +199,7 @@ def footing_lines(report: Report) -> list[str]:
     elif reading.read_steps < reading.steps:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
-    if overhead.measured_pct:  # 0: too short a time to know it
+    if overhead.measured_pct is not None:
         budget = f"budget {percent(overhead.budget_pct)}"
         text += f" · ddptop took {percent(overhead.measured_pct)} of the step ({budget})"
     lines = [text]

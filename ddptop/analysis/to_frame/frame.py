@@ -348,8 +348,8 @@ def _overhead(state: RunState) -> Overhead:
         measured = measured.add_every_step(every_step_pct)
     overhead = Overhead(
         budget_pct=state.presence.hellos.budget_pct,
-        measured_pct=_largest_of_beats(state, "cost_pct"),
-        us_per_step=_largest_of_beats(state, "cost_us"),
+        measured_pct=_largest_of_beats(state, "cost_pct") or None,  # a rank sends 0 until it knows it
+        us_per_step=_largest_of_beats(state, "cost_us") or None,
         detail_every=_largest_of_beats(state, "detail_every"),
         failures=int(np.nansum(failures)),
         measured=measured,

@@ -14,6 +14,7 @@ import math
 import zlib
 from dataclasses import fields, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
 
@@ -363,13 +364,15 @@ def _check_timeline(timeline: detail.Timeline | None) -> None:
 
 
 def _check_heat(heat: detail.Heat | None) -> None:
-    """A known figure, and a cell for each row and step."""
+    """A known figure, a cell for each row and step, and rows of ranks in order."""
     if heat is None:
         return
     if heat.figure not in detail.HEAT_FIGURES:
         raise FrameError("a heat map of an unknown figure")
     if len(heat.value) != (len(heat.rows) - 1) * len(heat.steps):
         raise FrameError("a heat map of the wrong size")
+    if not all(0 <= first <= stop <= limits.MAX_WORLD for first, stop in pairwise(heat.rows)):
+        raise FrameError("a heat map of ranks that are not in order")
 
 
 def _unpack_frame(data: bytes) -> tuple[Any, Any]:

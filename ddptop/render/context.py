@@ -129,7 +129,7 @@ class RenderContext:
 
     def _state_words(self, ranks: Sequence[int]) -> Sequence[str]:
         states = self.frame.ranks.state
-        chosen = [rank for rank in ranks if rank < len(states)]
+        chosen = [rank for rank in ranks if 0 <= rank < len(states)]
         return [self.state_word(rank) if self.responsible else states[rank] for rank in chosen]
 
     @cached_property

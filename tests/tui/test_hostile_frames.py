@@ -145,6 +145,12 @@ def test_a_milestone_that_no_rank_has_is_refused(path: tuple[Any, ...]) -> None:
         sent(frame)
 
 
+@pytest.mark.parametrize("row, rank", [(0, -1), (1, 2**40), (2, 0)])
+def test_a_heat_map_of_ranks_without_end_is_refused(row: int, rank: int) -> None:
+    with pytest.raises(FrameError, match="ranks that are not in order"):
+        sent(changed(base(0), ("heat", "rows", row), rank))
+
+
 @pytest.mark.parametrize("number", range(len(BASES)))
 def test_no_text_of_a_frame_arrives_raw(number: int) -> None:
     frame = base(number)

@@ -83,8 +83,11 @@ QUIET_NS = NS // 10
 LAST_ACKS_NS = NS // 4
 """How long agents have to receive their last acks."""
 
-LAST_FRAME_NS = NS // 2
-"""How long viewers have to take the last frame."""
+LAST_CREDIT_NS = 5 * NS // 4
+"""How long viewers have to ask for the last frame: they ask for one every 0.9 s, or more often."""
+
+LAST_FRAME_MS = 500
+"""How long the last frames have to go out."""
 
 
 class Collector:
@@ -167,7 +170,7 @@ class Collector:
         ranks = self._ranks = self._bind_ranks(context, watch, admission, hosts, epoch)
         stack.callback(ranks.close)
         self.server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
-        stack.callback(self.server.close, LAST_FRAME_NS // 1_000_000)
+        stack.callback(self.server.close, LAST_FRAME_MS)
         # A lambda, here and below, since the intake is made only below, with this object.
         self.frames = LiveFrames(
             self.reducer,
@@ -440,7 +443,7 @@ class Collector:
         # Only those that have asked lately: a stopped viewer would hold up the end.
         watching = self.server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
-        while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
+        while watching - served and time.monotonic_ns() - now_ns < LAST_CREDIT_NS:
             self.server.drain_credits(time.monotonic_ns())
             served |= {viewer.name for viewer in self.server.waiting_viewers()}
             self.viewers.serve_due(time.monotonic_ns(), final=True)

@@ -287,9 +287,8 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         is_untimed | (exposed == 0) | (len(step) == 1),  # one rank has nobody to wait for
     )
     is_known = np.isfinite(own_ms).all(axis=0)
-    own_ms[[[_WAIT], [_TRANSFER]], is_known & is_untimed] = (
-        np.nan
-    )  # they are in the collectives of the script
+    # Without a DDP model both are in the script's own collectives.
+    own_ms[[[_WAIT], [_TRANSFER]], is_known & is_untimed] = np.nan
     if is_known.all():
         return own_ms
     return np.asarray(np.where(is_known, own_ms, step_parts(step, phases, exposed, waited)))

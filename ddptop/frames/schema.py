@@ -56,15 +56,6 @@ RUN_FIELDS = (
     "argv",
     "torch",
 )
-COST_FIELDS = (
-    "budget_pct",
-    "measured_pct",
-    "us_per_step",
-    "detail_every",
-    "detail_reason",
-    "recorded_every",
-    "every_step_pct",
-)
 ALERT_FIELDS = ("kind", "severity", "rank", "step", "since_s", "message", "evidence")
 
 
@@ -159,7 +150,7 @@ def _overhead_node() -> Node:
     """What ddptop costs."""
     measured = _object_with(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))
     return _with_keys(
-        _object_with(overhead.Overhead, COST_FIELDS),
+        _object_with(overhead.Overhead, snapshot.COST_FIELDS),
         measured=_or_null(measured),
         collector_pct=_node_of_type("collector_pct", float),
     )

@@ -124,6 +124,16 @@ SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
 
 RARE_FIELDS = ("n_slow", "n_slow_in_all", "n_steps", "over_s", "is_whole_run", "since_s")
 
+COST_FIELDS = (
+    "budget_pct",
+    "measured_pct",
+    "us_per_step",
+    "detail_every",
+    "detail_reason",
+    "recorded_every",
+    "every_step_pct",
+)
+
 CALL_FIELDS = ("file", "line", "function", "code")
 
 DDP = "ddp."
@@ -242,19 +252,10 @@ def _sampled_as_json(stack: SampledStack) -> dict[str, object]:
 
 
 def _overhead_as_json(overhead: Overhead) -> dict[str, object]:
-    names = (
-        "budget_pct",
-        "measured_pct",
-        "us_per_step",
-        "detail_every",
-        "detail_reason",
-        "recorded_every",
-        "every_step_pct",
-    )
     measured = overhead.measured
     measured_cost = None if measured is None else _pick_fields(measured, ("pct", "low", "high", "blocks"))
     return {
-        **_pick_fields(overhead, names),
+        **_pick_fields(overhead, COST_FIELDS),
         "measured": measured_cost,
         "collector_pct": overhead.collector_pct,
     }

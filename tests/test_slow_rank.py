@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ddptop
 from ddptop.frames.snapshot import snapshot
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
@@ -36,13 +38,16 @@ WITHIN = 0.05
 
 @dataclass
 class Stretch:
-    """What the script told of a stretch of steps, and the snapshot at its end."""
+    """The snapshot at the end of a stretch, and medians of what the script told of the same steps."""
 
     place: str
     """Where rank 1 slept, or `nowhere`."""
     slept_ms: float
+    """Of rank 1."""
     late_ms: float
+    """How much later rank 1 had its gradients than the median of the others."""
     ranks_wait_ms: list[float]
+    """Of each rank how much sooner it had them than the last one."""
     reduced_ms: float
     """From when the last rank had its gradients to the end of backward, the mean over the ranks."""
     ranks_late_ms: list[tuple[float, float]]
@@ -82,12 +87,36 @@ def stretches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     words = [f"{place}:{steps}" for place, steps in plan]
     done = run([*DDPTOP_RUN, *options, SCRIPT, *words], environment(home), home)
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    ends = [sum(steps for _, steps in plan[: number + 1]) - 1 for number in range(len(plan))]
-    return [
-        Stretch(place=place, **one, shown=snapshot(frame_at(recording, end)))
-        for (place, _), one, end in zip(plan, told, ends, strict=True)
-    ]
+    told = json.loads(done.stdout)
+    slept, came, reduced = (np.array(told[name]) / 1e6 for name in ("slept_ns", "came_ns", "reduced_ns"))
+    recorded = np.unique(ddptop.read(recording).buckets["step"])
+    ends = np.cumsum([steps for _, steps in plan])
+    found = []
+    for (place, _), end in zip(plan, ends.tolist(), strict=True):
+        shown = snapshot(frame_at(recording, end - 1))
+        steps = recorded[recorded < end][-shown["group"]["window_steps"] :]
+        found.append(summarize(place, slept[steps], came[steps], reduced[steps], shown))
+    return found
+
+
+def summarize(
+    place: str, slept: np.ndarray, came: np.ndarray, reduced: np.ndarray, shown: dict[str, Any]
+) -> Stretch:
+    """What the script saw in the steps of which `shown` is made: ms, each (steps, ranks)."""
+    last = came.max(axis=1, keepdims=True)
+    ranks = range(came.shape[1])
+    late = np.stack(
+        [came[:, rank] - np.median(np.delete(came, rank, axis=1), axis=1) for rank in ranks], axis=1
+    )
+    return Stretch(
+        place=place,
+        slept_ms=float(np.median(slept[:, 1])),
+        late_ms=float(np.median(late[:, 1])),
+        ranks_wait_ms=np.median(last - came, axis=0).tolist(),
+        reduced_ms=float(np.median((reduced - last).mean(axis=1))),
+        ranks_late_ms=np.quantile(late, (0.5, 0.9), axis=0).T.tolist(),
+        shown=shown,
+    )
 
 
 @pytest.fixture

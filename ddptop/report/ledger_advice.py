@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.ledger import Ledger, WaitedFor
     from ddptop.protocol.messages import Scalar
-    from ddptop.protocol.vocabulary import LedgerClass
+    from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
     from ddptop.report.content import Report, StragglerSummary
 
 WORTH_PCT = 1.0
@@ -31,6 +31,9 @@ DATA_PCT = 10.0
 
 LEAST_START_S = 30.0
 """A start-up that is shorter is that of any run: imports and the process group."""
+
+IN_TURN_PCT = 5.0
+"""Least share of the time in steps that equal ranks would give back: some waiting is usual."""
 
 LEAST_DEAR_S = 0.5
 MOST_DEAR_SHARE = 0.1
@@ -45,6 +48,10 @@ SHORTER_START = (
 EQUAL_BATCHES = (
     "Give every rank as many batches as the others: a DistributedSampler does so, data that is divided by "
     "files does not. join() only lets the others go on."
+)
+IN_TURN = (
+    "No rank is slow by itself: each is late now and then, mostly {where}. Give all ranks batches of the "
+    "same size, and cores that no other program uses. With accumulated gradients they wait less often."
 )
 
 _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -76,7 +83,29 @@ def is_rare(row: WaitedFor, ledger: Ledger) -> bool:
 
 def seconds_back(rows: Sequence[WaitedFor], ledger: Ledger) -> float:
     """How much shorter the run is, at most, if nobody waits for these: each of the others waited as long."""
-    return sum(row.rank_seconds for row in rows) / max(1, len(ledger.ranks.elapsed_s) - 1)
+    return sum(row.rank_seconds for row in rows) / _n_others(ledger)
+
+
+def _n_others(ledger: Ledger) -> int:
+    return max(1, len(ledger.ranks.elapsed_s) - 1)
+
+
+def _is_of_usual_steps(row: WaitedFor, ledger: Ledger) -> bool:
+    return row.place not in ALONE and not is_rare(row, ledger)
+
+
+def _alone_s(row: WaitedFor, ledger: Ledger) -> float:
+    """Rank-seconds of a row that its rank alone is to blame for. In usual steps every rank is the latest now
+    and then: what the others wait for the median of its peers in the same place is nobody's fault."""
+    if not _is_of_usual_steps(row, ledger):
+        return row.rank_seconds
+    peers = [
+        peer.rank_seconds
+        for peer in ledger.run.waited_for
+        if peer.place == row.place and peer.rank != row.rank and _is_of_usual_steps(peer, ledger)
+    ]
+    unlisted = [0.0] * (_n_others(ledger) - len(peers))
+    return max(0.0, row.rank_seconds - float(np.median(peers + unlisted)))
 
 
 def waited_phrase(rows: Sequence[WaitedFor], ledger: Ledger) -> str:
@@ -92,16 +121,18 @@ def suggest_from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterato
     if ledger is None or not ledger.elapsed_s:
         return
     has_loader = bool(np.nansum(ledger.ranks.data_s) + np.nansum(ledger.ranks.first_batch_s))
-    for row in ledger.run.waited_for:
-        given_back_s = seconds_back((row,), ledger)
-        if row not in covered and 100 * given_back_s >= WORTH_PCT * ledger.elapsed_s:
-            yield from _suggest_for_row(report, ledger, row, has_loader=has_loader)
+    alone_s = {row: _alone_s(row, ledger) for row in ledger.run.waited_for if row not in covered}
+    for row, seconds in alone_s.items():
+        given_back_s = seconds / _n_others(ledger)
+        if 100 * given_back_s >= WORTH_PCT * ledger.elapsed_s:
+            yield from _suggest_for_row(report, ledger, row, given_back_s, has_loader=has_loader)
+    yield from _suggest_for_ranks_in_turn(report, ledger, alone_s)
     yield from _suggest_for_classes(report, ledger)
     yield from _suggest_equal_batches(report, ledger)
 
 
 def _suggest_for_row(
-    report: Report, ledger: Ledger, row: WaitedFor, *, has_loader: bool
+    report: Report, ledger: Ledger, row: WaitedFor, given_back_s: float, *, has_loader: bool
 ) -> Iterator[Suggestion]:
     who, where = f"rank {row.rank}", ledger_place_phrase(row.place)
     kind, action = _BY_PLACE.get(row.place, ("", ""))
@@ -119,7 +150,28 @@ def _suggest_for_row(
         kind, action = remedy(cause, between, None, who, place, has_loader=has_loader)
     because = f"{who} was {where} in {dear_phrase(row)}; {waited_phrase((row,), ledger)}"
     figures = {"rank": row.rank, "place": row.place, "rank_seconds": row.rank_seconds, "steps": row.steps}
-    yield make_suggestion(report, kind, action, because, seconds_back((row,), ledger), figures)
+    yield make_suggestion(report, kind, action, because, given_back_s, figures)
+
+
+def _suggest_for_ranks_in_turn(
+    report: Report, ledger: Ledger, alone_s: Mapping[WaitedFor, float]
+) -> Iterator[Suggestion]:
+    """About what the ranks wait for each other in usual steps, with none of them to blame. `alone_s`: of each
+    row that no flagged rank explains, the rank-seconds that its rank is to blame for."""
+    explained_s = sum(row.rank_seconds for row in ledger.run.waited_for if row not in alone_s)
+    in_turn_s = ledger.run.rank_seconds - explained_s - sum(alone_s.values())
+    given_back_s = in_turn_s / len(ledger.ranks.elapsed_s)  # a step would last as its mean rank does
+    rows = [row for row in alone_s if _is_of_usual_steps(row, ledger)]
+    if not rows or 100 * given_back_s < IN_TURN_PCT * report.cost.step_s:
+        return
+    seconds_of: dict[OwnPlace, float] = {}
+    for row in rows:
+        seconds_of[row.place] = seconds_of.get(row.place, 0.0) + row.rank_seconds
+    where = ledger_place_phrase(max(seconds_of, key=lambda place: seconds_of[place]))
+    share = percent(100 * in_turn_s / ledger.total_s)
+    because = f"the ranks waited {format_seconds(in_turn_s)} for each other in turn, {share} of their time"
+    figures = {"in_turn_s": in_turn_s}
+    yield make_suggestion(report, "even_batches", IN_TURN.format(where=where), because, given_back_s, figures)
 
 
 def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:

@@ -231,6 +231,29 @@ def test_what_gives_back_most_comes_first(healthy: Report) -> None:
     assert kinds[:3] == ["evaluate_together", "persistent_workers", "slow_device"]
 
 
+def test_ranks_that_are_late_in_turn_have_no_one_to_blame(healthy: Report) -> None:
+    """Each of four is the latest now and then, by chance or by its batches."""
+    rows = tuple(waited(rank, "backward", 9.0, steps=200, each_s=0.015) for rank in range(4))
+    made = replace(healthy, cost=replace(healthy.cost, step_s=90.0))
+    even = replace(made, ledger=ledger(waited_for=rows, waiting=[9.0] * 4))
+    (one,) = (one for one in make_suggestions(even) if one.gain_pct)
+    assert "No rank is slow by itself" in one.action and "in computing backward" in one.action
+    assert one.because == "the ranks waited 36 s for each other in turn, 9% of their time"
+    assert one.gain_pct == pytest.approx(100 * 36 / 4 / 90), "steps as long as those of the mean rank"
+    few = replace(even, ledger=ledger(waited_for=rows[:1], waiting=[0.0, 3.0, 3.0, 3.0]))
+    assert [one.kind for one in make_suggestions(few) if one.gain_pct] == ["slow_device"], "one rank alone"
+
+
+def test_a_rank_is_to_blame_for_what_it_is_later_than_its_peers(healthy: Report) -> None:
+    places = {0: 2.0, 1: 20.0, 2: 2.0, 3: 2.0}
+    rows = tuple(waited(rank, "forward", s, steps=400, each_s=0.01) for rank, s in places.items())
+    made = replace(healthy, cost=replace(healthy.cost, step_s=90.0))
+    made = replace(made, ledger=ledger(waited_for=rows, waiting=[8.0, 2.0, 8.0, 8.0]))
+    (one,) = (one for one in make_suggestions(made) if one.gain_pct)
+    assert (one.kind, one.figures["rank"]) == ("slow_device", 1)
+    assert one.gain_pct == pytest.approx(100 * (20 - 2) / 3 / 90)
+
+
 def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
     """A figure without a cause suggests nothing."""
     uneven = replace(healthy, cost=replace(healthy.cost, uneven_pct=12.0, uneven_s=3.0))

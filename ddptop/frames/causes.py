@@ -238,6 +238,15 @@ def place_phrase(cause: str | None, place: OwnPlace | None) -> str:
     return words_of(cause).where if between is None else between.title
 
 
+def late_part_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = False) -> str:
+    """`in data loading`, `between the batch and forward`: the part of a step that a straggler's lateness is
+    of; empty: of its whole own time, or its sentence says it."""
+    if not cause or place is None or words_of(cause).sentence:
+        return ""
+    part = cause_phrase(cause, place, short=short)
+    return part if place_of(cause, place) else f"in {part}"
+
+
 def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """The ranks among the flagged ones that are slow: none where ranks take turns because their batches
     differ."""

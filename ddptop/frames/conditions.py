@@ -357,7 +357,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "straggler": Condition(
             title="became slow",
             sentences={
-                "every_step": "{who} {take} {late} ms longer{often}, costs {cost} of the step time",
+                "every_step": "{who} {take} {late} ms longer{part}{often}, costs {cost} of the step time",
                 "arrivals": "{who} {arrive} {late} ms late{often}, costs {cost} of the step time",
                 "in_group": "{who} {arrive} {late} ms late at the collectives of {group}, costs at least "
                 "{cost} of the step time",

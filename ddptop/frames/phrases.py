@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import place
-from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase, words_of
+from ddptop.frames.causes import blamed_ranks, cause_phrase, late_part_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size, sized_ms
 from ddptop.frames.process_groups import DEFAULT_GROUP, OTHER_DESCRIPTION
@@ -155,9 +155,11 @@ def blamed(s: Straggler | None) -> tuple[int, ...]:
 
 
 def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> str:
-    """`rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%`.
+    """`rank 1 takes 20.3 ±0.1 ms longer in data loading · 96% of steps · costs 43%`.
 
     `where`: the host, ` on gpu-017`, of a run with several; `short`: the cause in one word.
+    The size is that of the part named with it; its whole own time may exceed the others' by more. Where no
+    part is late by itself, it is that of all: `takes 20.3 ±0.1 ms longer in 96% of steps · mixed causes`.
     Where only the arrivals of buckets are known, it `arrives 20.3 ±0.1 ms late`. Several ranks, an
     intermittent and a rotating straggler have sentences of their own.
     """
@@ -167,8 +169,12 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     who = (f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}") + where
     size = f"{sized_ms(s.lateness_ms, s.bound_ms)} {'longer' if by_steps else 'late'}"
     often = f"in {percent(s.last_pct)} of steps"
+    words, cause = words_of(s.cause), cause_phrase(s.cause, s.place, short=short)
     verb = ("take" if by_steps else "arrive") + ("" if many else "s")
     sentence = f"{who} {verb} {size} {often}"
+    if part := late_part_phrase(s.cause, s.place, short=short):
+        size, cause = f"{size} {part}", ""
+        sentence = f"{who} {verb} {size} · {percent(s.last_pct)} of steps"
     if s.group:
         sentence = f"{who} {verb} {size} at the collectives of {s.group} {often}"
     if s.pattern == "intermittent" and by_steps:
@@ -178,7 +184,6 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     elif s.pattern == "rotating":
         verb = "takes" if by_steps else "is"
         sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}{where}"
-    words, cause = words_of(s.cause), cause_phrase(s.cause, s.place, short=short)
     if words.sentence:
         who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
         times_more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
@@ -210,9 +215,8 @@ def rare_size_phrase(late_ms: float, cause: str | None, place: OwnPlace | None) 
 
 
 def straggler_brief(s: Straggler, width: int) -> str:
-    """`rank 1 takes 20.3 ms longer · data loading · costs 43%`, where `width` cells hold it; else as much as
-    they hold of `rank 1 +20.3 ms · data · costs 43%`. The size, which the table has, is left out before the
-    cause and the cost."""
+    """`rank 1 takes 20.3 ms longer in data loading · costs 43%`, where `width` cells hold it; else as much as
+    they hold of `rank 1 +20.3 ms data · costs 43%`. The size is left out before the cause and the cost."""
     many = len(s.ranks) > 1
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
@@ -224,10 +228,13 @@ def straggler_brief(s: Straggler, width: int) -> str:
         verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
         sentence = f"{who} {verb}{'' if many else 's'} {fixed(s.lateness_ms)} ms {how}"
         sentence += " at collectives" if s.group else ""
-        text = " · ".join(filter(None, (sentence, cause_phrase(s.cause, s.place), cost)))
+        part = late_part_phrase(s.cause, s.place)
+        sentence, why = (f"{sentence} {part}", "") if part else (sentence, cause_phrase(s.cause, s.place))
+        text = " · ".join(filter(None, (sentence, why, cost)))
         if len(text) <= width:
             return text
-    for parts in ([size, *cause, cost], [who, *cause, cost], [size, *cause]):
+    size_and_cause = [f"{size} {cause[0]}"] if late_part_phrase(s.cause, s.place) else [size, *cause]
+    for parts in ([*size_and_cause, cost], [who, *cause, cost], size_and_cause):
         text = " · ".join(parts)
         if len(text) <= width:
             return text

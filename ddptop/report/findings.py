@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase
+from ddptop.frames.causes import blamed_ranks, cause_phrase, late_part_phrase, place_phrase
 from ddptop.frames.conditions import UNREACHABLE, condition_of, kinds_of
 from ddptop.frames.numbers import fixed, percent, sized_ms
 from ddptop.frames.phrases import (
@@ -377,10 +377,11 @@ def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
 
 
 def _late_phrase(slow: StragglerSummary) -> str:
-    """`20.3 ±0.1 ms longer, the slowest in 96% of those steps, persistent`."""
+    """`20.3 ±0.1 ms longer in data loading, the slowest in 96% of those steps, persistent`."""
     late, often = sized_ms(slow.lateness_ms, slow.bound_ms), f"{percent(slow.last_pct)} of those steps"
     if slow.basis == "every_step":
-        late += f" longer, the slowest in {often}"
+        part = late_part_phrase(slow.cause, slow.place)
+        late += f" longer{part and f' {part}'}, the slowest in {often}"
     else:
         where = f" at the collectives of {slow.group}" if slow.group else ""
         late += f" late{where}, last in {often}"

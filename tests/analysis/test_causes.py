@@ -30,7 +30,7 @@ def test_pauses_that_have_the_excess_are_the_cause(make_world) -> None:
     late = frame.straggler
     assert (late.rank, late.cause, late.place, late.pattern) == (1, "gc", "gc", "persistent")
     assert late.lateness_ms == pytest.approx(19.0)
-    assert "garbage collection · costs" in straggler_phrase(late)
+    assert " ms longer in garbage collection · " in straggler_phrase(late)
     assert frame.ranks.gc_ms.tolist() == pytest.approx([0.0, 19.0], abs=0.01)
 
 

@@ -39,7 +39,7 @@ SLOW = Straggler(
 
 def test_a_straggler_from_every_step_takes_longer_one_from_arrivals_arrives_late() -> None:
     assert straggler_phrase(SLOW) == (
-        "rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%"
+        "rank 1 takes 20.3 ±0.1 ms longer in data loading · 96% of steps · costs 43%"
     )
     assert len(straggler_phrase(SLOW)) <= 78, "one line of 80 columns"
     assert straggler_phrase(replace(SLOW, basis="arrivals", place=None)) == (
@@ -55,12 +55,20 @@ def test_a_straggler_from_every_step_takes_longer_one_from_arrivals_arrives_late
         ("before_optimizer", "between backward and the optimizer"),
         ("after_optimizer", "after the optimizer"),
         ("between_steps", "between two steps"),
-        (None, "outside the phases"),
     ],
 )
 def test_time_in_none_of_the_phases_is_told_by_its_place(place, words: str) -> None:
     slow = replace(SLOW, cause="other", place=place)
-    assert straggler_phrase(slow) == f"rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · {words} · costs 43%"
+    assert straggler_phrase(slow) == f"rank 1 takes 20.3 ±0.1 ms longer {words} · 96% of steps · costs 43%"
+
+
+def test_a_size_of_all_its_own_time_is_not_said_to_be_of_one_part() -> None:
+    for cause, words in (("mixed", "mixed causes"), ("other", "outside the phases")):
+        slow = replace(SLOW, cause=cause, place=None)
+        expected = f"rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · {words} · costs 43%"
+        assert straggler_phrase(slow) == expected
+        assert straggler_brief(slow, 60) == f"rank 1 takes 20.3 ms longer · {words} · costs 43%"
+        assert straggler_brief(slow, 38) == f"rank 1 +20.3 ms · {cause} · costs 43%"
 
 
 def test_a_place_is_named_for_time_in_none_of_the_phases_alone() -> None:
@@ -78,10 +86,13 @@ def test_several_ranks_and_patterns() -> None:
     def line(**changes) -> str:
         return straggler_phrase(replace(SLOW, **changes))
 
-    assert line(ranks=(1, 3)).startswith("ranks 1 and 3 take 20.3 ±0.1 ms longer in 96% of steps")
+    assert line(ranks=(1, 3)).startswith(
+        "ranks 1 and 3 take 20.3 ±0.1 ms longer in data loading · 96% of steps"
+    )
     assert line(ranks=(3, 1, 5, 2, 4)).startswith("ranks 3, 1, 5, 2, ... take ")
     assert line(pattern="intermittent", last_pct=5.0, cost_pct=4.1) == (
-        "rank 1 now and then takes 20.3 ±0.1 ms longer, in 5% of steps · data loading · costs 4.1% on average"
+        "rank 1 now and then takes 20.3 ±0.1 ms longer in data loading, in 5% of steps"
+        " · costs 4.1% on average"
     )
     assert line(pattern="intermittent", ranks=(1, 3)).startswith("ranks 1 and 3 now and then take 20.3")
     assert line(pattern="rotating", cause=None, place=None) == (
@@ -91,16 +102,16 @@ def test_several_ranks_and_patterns() -> None:
 
 def test_a_throttled_gpu_and_arrivals_that_disagree_are_named() -> None:
     assert straggler_phrase(replace(SLOW, throttle="thermal", disagrees=True)).endswith(
-        " · data loading · its GPU is throttled: thermal · costs 43% · bucket arrivals disagree"
+        "data loading · 96% of steps · its GPU is throttled: thermal · costs 43% · bucket arrivals disagree"
     )
 
 
 def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> None:
-    widths = (40, 28, 25, 24, 21, 5)
-    whole, cost = "rank 1 +20.3 ms · data · costs 43%", "rank 1 · data · costs 43%"
-    cause, size = "rank 1 +20.3 ms · data", "rank 1 +20.3 ms"
+    widths = (40, 28, 25, 24, 19, 5)
+    whole, cost = "rank 1 +20.3 ms data · costs 43%", "rank 1 · data · costs 43%"
+    cause, size = "rank 1 +20.3 ms data", "rank 1 +20.3 ms"
     assert [straggler_brief(SLOW, width) for width in widths] == [whole, cost, cost, cause, size, size]
-    assert straggler_brief(replace(SLOW, ranks=(1, 3)), 50) == "ranks 1 and 3 +20.3 ms · data · costs 43%"
+    assert straggler_brief(replace(SLOW, ranks=(1, 3)), 50) == "ranks 1 and 3 +20.3 ms data · costs 43%"
     assert straggler_brief(replace(SLOW, pattern="rotating"), 50).startswith("ranks in turn +20.3 ms")
     uneven = replace(SLOW, pattern="rotating", cause="uneven_work")
     assert straggler_brief(uneven, 50) == "ranks in turn +20.3 ms · uneven work · costs 43%"
@@ -108,9 +119,9 @@ def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> No
 
 
 def test_a_sentence_comes_before_a_sum_where_it_fits() -> None:
-    assert straggler_brief(SLOW, 60) == "rank 1 takes 20.3 ms longer · data loading · costs 43%"
+    assert straggler_brief(SLOW, 60) == "rank 1 takes 20.3 ms longer in data loading · costs 43%"
     both = straggler_brief(replace(SLOW, ranks=(1, 3)), 70)
-    assert both == "ranks 1 and 3 take 20.3 ms longer · data loading · costs 43%"
+    assert both == "ranks 1 and 3 take 20.3 ms longer in data loading · costs 43%"
     in_group = replace(SLOW, cause=None, place=None, basis="arrivals", group="the default group")
     assert straggler_brief(in_group, 60) == "rank 1 arrives 20.3 ms late at collectives · costs 43%"
 

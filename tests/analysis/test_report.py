@@ -419,7 +419,9 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     assert found.cost.flagged_s == pytest.approx(SLOW * LATE_MS / 1e3, rel=0.15)
     sentence = next(one for one in found.verdict if one.kind == "straggler")
     assert "between backward and the optimizer" in sentence.sentence
-    assert any("ms longer, the slowest in" in line for line in sentence.detail)
+    assert any(
+        "ms longer between backward and the optimizer, the slowest in" in line for line in sentence.detail
+    )
     assert any(" without the slow rank" in line and "±" in line for line in sentence.detail)
     advice = found.advice[0]
     assert advice.kind == "work_between_steps"

@@ -47,7 +47,7 @@ def test_what_is_known_of_an_event_stands_beside_the_list() -> None:
     frame = replace(straggler(), ledger=replace(ledger, run=replace(ledger.run, waited_for=waited_for)))
     person = Sketch(FakeSource(frame), WIDE)
     text = person.press("5")
-    assert "rank 1 takes 20.3 ±0.1 ms longer in 96% of steps" in text
+    assert "rank 1 takes 20.3 ±0.1 ms longer in data loading · 96% of steps" in text
     assert re.search(r"data +21\.5 +1\.3 +\+20\.2", text), "beside the other ranks"
     assert re.search(r"wait +20\.3 +0\.2 +\+20\.1", text), "after and before it became slow"
     assert "try: speed up the data loading of rank 1" in text

@@ -33,6 +33,7 @@ from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
+from ddptop.frames.causes import late_part_phrase
 from ddptop.frames.conditions import HOW_OFTEN, IN_TURN, STALLS, STATES, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
@@ -350,6 +351,7 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
         return _rarely_late(state, s, s.rare)
     ranks = blamed(s)
     ending = "" if len(ranks) > 1 else "s"
+    part = late_part_phrase(s.cause, s.place)
     names = state.presence.host_names
     who = ranks_phrase(ranks, state.world) + which_hosts(names, ranks) if ranks else "one rank"
     message = say(
@@ -360,6 +362,7 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
         arrive=f"arrive{ending}",
         group=s.group,
         late=fixed(s.lateness_ms),
+        part=part and f" {part}",
         often=HOW_OFTEN.get(s.pattern or "", "") if ranks else IN_TURN,
         cost=percent(s.cost_pct),
     )

@@ -94,7 +94,7 @@ class EvaluationWatch:
 
 def newest_stamp(recorder: Recorder) -> tuple[int, int]:
     """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
-    if recorder.unseen_optimizer:
+    if recorder.unseen.optimizer:
         return -1, 0  # what is left is of a step before
     for stamp in reversed(recorder.stamps):
         event = stamp & EVENT
@@ -138,7 +138,7 @@ class ActivityWatch:
         recorder = self._recorder
         phase, step = self._evaluation.current_phase(), recorder.step
         event, since_ns = newest_stamp(recorder)
-        saving_ns, wait_ns = recorder.saving_since, recorder.waiting_since
+        saving_ns, wait_ns = recorder.saves.since_ns, recorder.waiting_since
         # From the last gradient to the end of backward DDP waits for its all-reduces.
         if event == STAMP_LAST_GRADIENT and phase == Phase.BACKWARD:
             wait_ns = since_ns
@@ -150,7 +150,7 @@ class ActivityWatch:
             return CurrentActivity(phase, Activity.SAVE, saving_ns)
         if evaluates:
             return CurrentActivity(phase, Activity.EVALUATE, evaluates)
-        if recorder.unseen_optimizer:
+        if recorder.unseen.optimizer:
             return self._read_unseen(phase, step)
         if phase == Phase.OTHER:
             return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)

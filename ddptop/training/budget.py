@@ -21,6 +21,7 @@ from ddptop.protocol.limits import DEFAULT_BUDGET_PCT, REPORT_S
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median_or_zero
 from ddptop.training.own_cost import is_clocked
+from ddptop.training.sampling_rates import SamplingRates
 from ddptop.training.shadow import BLOCK
 from ddptop.training.step_record import LeftOutSteps, StepRecord
 
@@ -238,6 +239,11 @@ class Budget:
     def record_every(self) -> int:
         """One in so many steps is recorded; a power of two."""
         return 1 if self._watched_steps > 0 else self._record_every
+
+    @property
+    def rates(self) -> SamplingRates:
+        """What the recorder is to take."""
+        return SamplingRates(self.detail_every, self.record_every, self.loss_every, self.marks_every)
 
     @property
     def reported_cost(self) -> tuple[float, float]:

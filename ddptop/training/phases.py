@@ -90,9 +90,9 @@ def install_wrappers(
         make = partial(make_wait, recorder, last_gradients, get_ident(), of_buffers=True)
         switched.wrap_function(broadcast, make)
     switched.wrap_meanwhile(functions.iterate, partial(_make_iterate, recorder, get_ident()))
-    recorder.on_unseen.append(switched.take_out)
+    recorder.unseen.switches.append(switched.take_out)
     _wrap_function(functions.join_step, partial(_shadow_step, recorder))
-    make_save = partial(_make_save, recorder, get_ident(), note_saved)
+    make_save = partial(recorder.saves.wrap_save, get_ident(), note_saved)
     _wrap_function(functions.save, make_save)
     when_imported(SAVER, partial(_wrap_saver, make_save))
     watch_collector(recorder.gc_pauses)
@@ -223,7 +223,7 @@ def make_backward(
             if recorder.synchronises:
                 model = recorder.forwarded()
                 if model is not None and not model.require_backward_grad_sync:
-                    recorder.late_no_sync = LATE_NO_SYNC
+                    recorder.step_flags |= LATE_NO_SYNC
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         finally:
@@ -322,37 +322,6 @@ def make_wait(
     return wait
 
 
-SAVED_NS = 10_000_000
-"""Saves are reported once they have lasted so long together: a script may save many small files."""
-
-
-def _make_save(
-    recorder: Recorder, thread: int, note_saved: Callable[[int], None], original: Patched
-) -> Patched:
-    def save(*args: Any, **kwargs: Any) -> Any:
-        # A save within a save is a part of it.
-        training = get_ident() == thread and not recorder.saving_since
-        if training:
-            recorder.saving_since = now()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-        finally:
-            if training:
-                recorder.saved_ns += now() - recorder.saving_since
-                recorder.saving_since = 0
-                if recorder.saved_ns >= SAVED_NS:
-                    try:
-                        note_saved(recorder.saved_ns)
-                    except Exception as error:  # noqa: BLE001 - the training boundary
-                        guard.caught(error)
-                    recorder.saved_ns = 0
-
-    return save
-
-
 def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
     def main_hook(self: Any) -> Any:
         began = now()
@@ -407,7 +376,7 @@ def make_clocked_end(unseen_end: StepHook, handle: RemovableHandle, costs: deque
 def _hook_optimizers(
     recorder: Recorder, gradients: SynchronisationWatch, note_optimizer: Callable[[Any], None]
 ) -> None:
-    on = recorder.on
+    on, unseen_steps = recorder.on, recorder.unseen
 
     def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not recorder.aside:
@@ -417,7 +386,7 @@ def _hook_optimizers(
 
     def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
-            if recorder.unseen_optimizer:
+            if unseen_steps.optimizer:
                 recorder.unseen_step_ends(id(optimizer))
                 return
             if gradients.has_unreduced and not recorder.aside:
@@ -439,7 +408,7 @@ def _hook_optimizers(
         meanwhile: tuple[tuple[RemovableHandle, Any], ...] = ()
         if unseen:
             unseen_end = recorder.make_unseen_end(after_step)
-            clocked_end = make_clocked_end(unseen_end, after, recorder.aside_costs)
+            clocked_end = make_clocked_end(unseen_end, after, recorder.unseen.end_costs)
             meanwhile = ((before, _DO_NOTHING), (after, clocked_end))
         for handle, hook in meanwhile or usual:
             # Its place is kept: torch may be calling all hooks just now.
@@ -447,7 +416,7 @@ def _hook_optimizers(
             if hooks is not None and handle.id in hooks:
                 hooks[handle.id] = hook
 
-    recorder.on_unseen.append(choose_hooks)
+    recorder.unseen.switches.append(choose_hooks)
 
 
 _DO_NOTHING = (0).__init__  # type: ignore[misc]

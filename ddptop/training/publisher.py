@@ -340,23 +340,16 @@ class Publisher(threading.Thread):
         unseen = recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
         unseen -= self._sampler.take_spent_ns()
         budget.stack_share = self._sampler.present_share
-        while recorder.aside_costs:
-            budget.note_unseen_end(recorder.aside_costs.popleft())
+        while recorder.unseen.end_costs:
+            budget.note_unseen_end(recorder.unseen.end_costs.popleft())
         budget.account_for(records, spent_ns + unseen, self._session.replicas.step_ns)
-        recorder.detail_every = budget.detail_every
-        self._choose_recorded_steps(budget.record_every)
-        recorder.loss_every = budget.loss_every
-        recorder.marks_every = budget.marks_every
         allowed = SHARE * budget.budget_pct / 100.0
         self._session.replicas.allowance_ns = allowed * budget.step_ns
-        # After the lines above, which would set them again.
         if guard.muted:
             recorder.stop_measuring()
-
-    def _choose_recorded_steps(self, every: int) -> None:
-        recorder = self._recorder
-        before, recorder.record_every = recorder.record_every, every
-        if every < before and not guard.muted:
+            return
+        before, recorder.rates = recorder.rates, budget.rates
+        if recorder.rates.record_every < before.record_every:
             # Soon, not only where the steps end that were to be left out: a rank may have become slow.
             recorder.between_steps.append(lambda: None)
 

@@ -37,6 +37,8 @@ from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.guard import guard
 from ddptop.training.loader_position import LoaderPosition
 from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
+from ddptop.training.sampling_rates import NEVER_SAMPLED, SamplingRates
+from ddptop.training.saves import Saves
 from ddptop.training.shadow import BLOCK, ShadowBlocks, is_turn, next_recorded
 from ddptop.training.step_record import (
     EVENT,
@@ -69,6 +71,7 @@ from ddptop.training.step_record import (
     UnseenStep,
 )
 from ddptop.training.torch_compat.ddp import graph_node_counter
+from ddptop.training.unseen_steps import UnseenSteps
 
 now = time.monotonic_ns
 
@@ -90,14 +93,8 @@ MANY_ASIDE_ENDS = 64
 """Optimizer steps in one step of a shadow block: the block would never end where the script calls DDP's
 forward no more."""
 
-MOST_ASIDE_COSTS = 64
-"""Rows of unseen steps from one turn of the publisher to the next whose cost is kept."""
-
 MANY_OPTIMIZERS = 64
 """Optimizers that are told apart: a script may make new ones for ever."""
-
-ALIKE_STEPS = 8
-"""Steps in a row that one and the same optimizer has ended: the next ones will be like them."""
 
 FEW_PASSES = 8
 """Backwards without a DDP model and without an optimizer that are no training yet: a script may try its model
@@ -117,90 +114,85 @@ class Recorder:
         self.step = 0
         self.counter: MutableSequence[int] | memoryview = [0]
         """Its first element is `step`, where the collector can read it after this process is gone."""
-        self.detail_every = 1
-        """Bucket detail in one of so many steps (`is_turn`); a power of two, written by the publisher."""
-        self.record_every = 1
-        """One in so many steps is recorded, in blocks (`shadow.py`); a power of two, likewise."""
-        self.detail = self.wants_loss = True
-        self.cost_clock: Callable[[], int] = cpu_now
-        """CPU time of the calling thread in ns; in steps without measurement `int`, the cheapest function
-        that always gives 0. To be read twice from one variable: the next step may have another."""
-        self.read_loss: Callable[[Any], Any] = lambda loss: loss
-        """The loss that `backward()` is given: a float, a value that a device has yet to write, or None."""
-        self.marks_every = 1
-        """On a device: all marks are recorded in one of so many steps (`is_turn`), and with detail."""
-        self.loss_every = 1
-        """The loss is read in one of so many steps; likewise."""
-        self.calls: list[BucketCall] = []
-        self.passes = 0
-        """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
+        self._backward_steps = BackwardSteps(optimizer_exists)
+        self.losses = Losses()
+        self.cpu_wait = CpuWait()
+        self.gc_pauses = GcPauses()
+        self.elements = Elements()
+        self.loader = LoaderPosition()
+        self.saves = Saves()
+        self.unseen = UnseenSteps()
+        self._set_up_calls()
+        self._set_up_sampling()
+        self._set_up_models()
+        self._set_up_stamps()
+        self.on = RecorderCalls(self)
+        self.reset_steps()
+
+    def _set_up_calls(self) -> None:
+        """What the parts of the recorder have called; the session and its parts set it."""
         self.on_detail: list[Callable[[bool], None]] = []
         """Called when bucket detail is switched on or off for the coming step."""
-        self.on_unseen: list[Callable[[bool], None]] = []
-        """Called with True before steps of which only the end is seen, and with False after them."""
         self.between_steps: deque[Callable[[], None]] = deque()
         """To be done once, between two steps; added by the publisher."""
+        self.read_loss: Callable[[Any], Any] = lambda loss: loss
+        """The loss that `backward()` is given: a float, a value that a device has yet to write, or None."""
+        self.after_backward: Callable[[], None] = _do_nothing
+        """Called at the end of the outermost backward. It must not raise."""
+        self.forget_gradients: Callable[[], None] = _do_nothing
+        """Called where backwards were not seen, and where they will be again. It must not raise."""
         self.check: Callable[[int], None] | None = None
         """Called with the number of a synchronised step that has ended, before the next one begins: one of
         `check_every`, the first of a block that is recorded where others are left out. It must not raise."""
         self.check_every = BLOCK  # at least; a power of two
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
+
+    def _set_up_sampling(self) -> None:
+        """What is taken of the running step, and what that costs."""
+        self.rates = SamplingRates()
+        """Written by the publisher."""
+        self.detail = self.wants_loss = True
+        self.cost_clock: Callable[[], int] = cpu_now
+        """CPU time of the calling thread in ns; in steps without measurement `int`, the cheapest function
+        that always gives 0. To be read twice from one variable: the next step may have another."""
+        self._cost = 0
+
+    def _set_up_models(self) -> None:
+        """What is known of the models and of the way in which the script trains them."""
         self.forwarded: Callable[[], Any] = lambda: None
         """The DDP model whose forward was the last one, while it exists."""
         self.several_models = False
         """Whether there is more than one DDP model: then any backward may wait for all-reduces."""
-        self.stamp_due = False
-        """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
-        self.calls_since_forward = 0
-        """Batches fetched and DDP forwards without gradients since the last training forward: where there are
-        many, the script evaluates."""
         self.bypassed = False
         """Whether a DDP model was stepped with gradients that came past DDP's forward: then a backward begins
         a step where no forward does."""
-        self.own_waits = 0
-        """Waits in collectives of the script's own so far."""
-        self.waiting_since = self.saving_since = 0
-        """When the training thread entered such a collective, or a save; 0: it is in none."""
-        self.saved_ns = 0
-        """How long it has saved since that was last reported."""
-        self.loader = LoaderPosition()
-        self.after_backward: Callable[[], None] = _do_nothing
-        """Called at the end of the outermost backward. It must not raise."""
-        self.forget_gradients: Callable[[], None] = _do_nothing
-        """Called where backwards were not seen, and where they will be again. It must not raise."""
-        self.handover_ns: deque[int] = deque(maxlen=256)
-        """How long after their ready timestamps the last buckets were given to the process group, in ns."""
-        self.aside_costs: deque[int] = deque(maxlen=MOST_ASIDE_COSTS)
-        """CPU time, in ns, of the end of one unseen step in each row of them; taken by the publisher."""
         self.without_ddp = False
         """Whether this process trains without a DDP model, as far as is known (`begin_without_ddp`)."""
-        self.waits_unseen = 0
-        """`Flag.WAITS_UNSEEN` where forward and backward wait in collectives that are not timed, else 0."""
         self._fetches = False
         """Whether a DataLoader has given a batch."""
         self._saw_backward = False
-        self._first_batch = 0
-        """`Flag.FIRST_BATCH` where this step has the first batch of a pass over its DataLoader, else 0."""
-        self.late_no_sync = 0
-        """`Flag.LATE_NO_SYNC` where a backward of this step is one, else 0."""
-        self._backward_steps = BackwardSteps(optimizer_exists)
-        self.losses = Losses()
-        self.cpu_wait = CpuWait()
-        self.gc_pauses = GcPauses()
-        self.elements = Elements()
+
+    def _set_up_stamps(self) -> None:
+        """What is kept of the running step until it is handed over."""
         self.stamps: list[int] = []
-        """Stamps of the running step: moments of CLOCK_MONOTONIC in ns, each with its event in the lowest
-        bits."""
+        """Moments of CLOCK_MONOTONIC in ns, each with its event in the lowest bits."""
         self._put = self.stamps.append
         self._entries = 0
-        self.on = RecorderCalls(self)
-        self.unseen_optimizer = 0
-        """By its `id()` the optimizer that ends steps of which nothing else is seen; 0: the running one is
-        no such step."""
-        self._unseen_from = 0
-        """The first of these steps."""
-        self.reset_steps()
+        self.step_flags = self.waits_unseen = 0
+        """Flags of the running step; and `Flag.WAITS_UNSEEN` where forward and backward wait in collectives
+        that are not timed, else 0."""
+        self.calls: list[BucketCall] = []
+        self.handover_ns: deque[int] = deque(maxlen=256)
+        """How long after their ready timestamps the last buckets were given to the process group, in ns."""
+        self.passes = 0
+        """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
+        self.calls_since_forward = 0
+        """Batches fetched and DDP forwards without gradients since the last training forward: where there are
+        many, the script evaluates."""
+        self.own_waits = self.waiting_since = 0
+        """Waits in collectives of the script's own so far; and when the training thread entered the one that
+        it is in, 0: it is in none."""
 
     def reset_steps(self) -> None:
         """Begin with a first step again: nothing is known of the one before. The numbers of steps go on."""
@@ -209,18 +201,17 @@ class Recorder:
         self.shadow = ShadowBlocks.from_environment()
         self._stepped = self._synchronised = self.synchronises = self._has_forward = self._passed = False
         self._aside_ends = self._steps_since_forward = self._usual_steps = 0
-        self.stamp_due = self._spoilt = self._stepped_in_backward = self._in_forward = False
-        for of_step in (self.cpu_wait, self.elements):
-            of_step.forget()
+        self._in_forward = self._spoilt = self._stepped_in_backward = False
+        self.stamp_due = False
+        """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
+        self.cpu_wait.forget()
+        self.elements.forget()
+        self.unseen.forget_steps()
         self._optimizer_running: int | None = None
         self._first_optimizer = -1
-        self._ended_by = self._usual_end = 0
-        """By `id()` the optimizer that has ended the running step, 0: none, or not it alone; and the step
-        before."""
-        self._alike_steps = 0
-        """Steps in a row that `_usual_end` has ended."""
-        self._optimizers: dict[int, int] = {}
-        """By `id()` of an optimizer its number, in the order in which they first stepped."""
+        self._ended_by = 0
+        """By `id()` the optimizer that has ended the running step. 0: none, or not it alone."""
+        self._optimizer_numbers = OptimizerNumbers()
         self._in_optimizer = False
         self._backward_depth = self._optimizer_depth = 0
         self._cost = 0
@@ -229,8 +220,8 @@ class Recorder:
 
     def stop_measuring(self) -> None:
         """Take as little time as possible: records are not read, or something is wrong for good."""
-        self.detail_every = self.loss_every = self.check_every = 1 << 40
-        self.marks_every = self.record_every = 1 << 40
+        self.rates = NEVER_SAMPLED
+        self.check_every = self.rates.detail_every
 
     @property
     def has_stepped(self) -> bool:
@@ -272,7 +263,7 @@ class Recorder:
             self._hand_over()
         self.calls_since_forward = 0
         if self.loader.note_forward():
-            self._first_batch = FIRST_BATCH
+            self.step_flags |= FIRST_BATCH
         self._has_forward = True
         if self._steps_since_forward > self._usual_steps:
             self._usual_steps = min(self._steps_since_forward, MOST_OPTIMIZERS)
@@ -334,7 +325,7 @@ class Recorder:
         if self._stepped or self._passed:
             self._close_step(0, check=self._stepped)
         if begins_pass:
-            self._first_batch = FIRST_BATCH
+            self.step_flags |= FIRST_BATCH
         self._saw_backward = True
         if self._in_forward:
             self._in_forward = False
@@ -431,9 +422,7 @@ class Recorder:
         self._optimizer_depth = 0
         self._optimizer_running = optimizer
         if self._first_optimizer < 0:
-            if optimizer not in self._optimizers and len(self._optimizers) < MANY_OPTIMIZERS:
-                self._optimizers[optimizer] = len(self._optimizers)
-            self._first_optimizer = self._optimizers.get(optimizer, -1)
+            self._first_optimizer = self._optimizer_numbers[optimizer]
         self._in_optimizer = True
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER)
@@ -443,7 +432,7 @@ class Recorder:
         """Without DDP: where no backward is seen (`autograd.grad`), the same optimizer begins a step."""
         if self._in_forward:
             self._discard_forward()
-        same = self._optimizers.get(optimizer, -1) == self._first_optimizer
+        same = self._optimizer_numbers.get(optimizer, -1) == self._first_optimizer
         if self._stepped and not self._saw_backward and same:
             self._close_step(0)
 
@@ -467,10 +456,10 @@ class Recorder:
         self._step_ends(at_ns)
 
     def make_unseen_end(self, seen_end: StepHook) -> StepHook:
-        """Return the hook that torch calls after an optimizer has stepped while `unseen_optimizer` is not 0.
-        It closes a step of which nothing else is seen. `seen_end`: the hook that it calls in its place where
-        another optimizer has stepped, or something is to be done between two steps."""
-        usual, last, append = self.unseen_optimizer, self.shadow.next - 1, self.records.append
+        """Return the hook that torch calls after an optimizer has stepped in unseen steps. It closes the
+        step. `seen_end`: the hook that it calls in its place where another optimizer has stepped, or
+        something is to be done between two steps."""
+        usual, last, append = self.unseen.optimizer, self.shadow.next - 1, self.records.append
         step, counter, between_steps = self.step, self.counter, self.between_steps
         count_nodes = count_graph_nodes
         n_at_begin = n_before = count_nodes()
@@ -509,7 +498,7 @@ class Recorder:
     def unseen_step_ends(self, optimizer: int) -> None:
         """Close the unseen step that `optimizer` ends, if it is the usual one, and see the coming steps
         again: something is to be done between two steps, or another optimizer has stepped."""
-        if optimizer == self.unseen_optimizer:
+        if optimizer == self.unseen.optimizer:
             self._add_unseen_step()
         self.see_again()
         self._do_between_steps()
@@ -517,18 +506,18 @@ class Recorder:
     def see_again(self) -> None:
         """See the coming steps in full, no longer their ends alone. After BLOCK steps or more of which only
         the end was seen, there may soon be more of them."""
-        if not self.unseen_optimizer:
+        if not self.unseen.optimizer:
             return
-        self.unseen_optimizer = self.calls_since_forward = 0
+        n_unseen = self.unseen.end(self.step)
+        self.calls_since_forward = 0
         # What was noted of the steps that were not seen belongs to no later one.
         self.losses.take_loss()
         self.elements.forget()
         self.cpu_wait.step_ends(now())
         self.passes += 1
-        self._switch_unseen(False)
         if self.step == self.shadow.next:
             self._choose_what_is_seen()
-        elif self.step - self._unseen_from >= BLOCK:
+        elif n_unseen >= BLOCK:
             self.shadow.decide_soon(self.step)
 
     def aside_step_ends(self) -> None:
@@ -634,39 +623,31 @@ class Recorder:
         began = 0 if self.on.timed else cpu()
         if self.detail:
             flags |= DETAIL
-        flags |= self.waits_unseen
-        if self.late_no_sync:
-            flags |= self.late_no_sync
-            self.late_no_sync = 0
-        if self._first_batch:
-            flags |= self._first_batch
-            self._first_batch = 0
+        flags |= self.step_flags | self.waits_unseen
+        self.step_flags = 0
         loss, of_loss = self.losses.take_loss()
         marks = self.marks.take(in_forward=self._in_forward) if self.marks is not None else ()
         self._hand_over(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
-                step, flags | of_loss | self.shadow.flag, max(0, self._cost), loss, self.calls or (), marks,
+                step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls or (), marks,
                 self.cpu_wait.take_wait(), self.elements.take_count(), self.gc_pauses.step_closes(),
                 self._first_optimizer,
             )
         )  # fmt: skip
         self._cost = 0
         running = self._optimizer_running  # that of the step that begins, where this is in its closure
-        self._first_optimizer = -1 if running is None else self._optimizers.get(running, -1)
+        self._first_optimizer = -1 if running is None else self._optimizer_numbers.get(running, -1)
         # A new list: the publisher has the old one, and a late all-reduce fills in its end there.
         if self.calls:
             self.calls = []
         if not self.aside:
-            # In a step that reduces nothing a second optimizer step would not be found (`make_unseen_end`).
-            alike = synchronised and self._ended_by == self._usual_end != 0
-            self._alike_steps = self._alike_steps + 1 if alike else 0
-            self._usual_end = self._ended_by
+            self.unseen.note_seen_step(self._ended_by if synchronised else 0)
         self._ended_by = 0
         self._stepped = self._synchronised = self._has_forward = self._passed = False
         self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1
-        if step == self.shadow.next or self.record_every != self.shadow.every:
+        if step == self.shadow.next or self.rates.record_every != self.shadow.every:
             self._choose_what_is_seen()
         self._choose_what_is_measured(step, loss)
         if self.between_steps:
@@ -684,15 +665,16 @@ class Recorder:
     def _choose_what_is_measured(self, step: int, loss: Any) -> None:
         """Choose for the step that begins whether its loss, bucket detail and marks on the device are taken.
         `loss`: that of the step before."""
+        detail_every, _, loss_every, marks_every = self.rates
         # A little more than `loss_every` steps apart: where optimizers take turns, every eighth step would
         # always be one of the same optimizer.
-        due = (step - (step >> 3)) % self.loss_every == 0
+        due = (step - (step >> 3)) % loss_every == 0
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
-        detail = is_turn(step, self.detail_every) and not self.shadow.flag
+        detail = is_turn(step, detail_every) and not self.shadow.flag
         if self.marks is not None:
             self.marks.use_clock(self.cost_clock)
-            self.marks.wanted = detail or bool(self.shadow.flag) or is_turn(step, self.marks_every)
+            self.marks.wanted = detail or bool(self.shadow.flag) or is_turn(step, marks_every)
             if self._in_forward and (self.aside or not self.marks.wanted):
                 self.marks.discard_forward()
         if detail != self.detail:
@@ -706,23 +688,24 @@ class Recorder:
         seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
         allowed = seen and not running and not self._backward_depth and not self.bypassed
         allowed = allowed and (self._saw_backward or not self.without_ddp)
-        self.aside = self.shadow.stands_aside_from(self.step, allowed, self.record_every)
+        self.aside = self.shadow.stands_aside_from(self.step, allowed, self.rates.record_every)
         self.forget_gradients()
-        if self.aside and self._alike_steps >= ALIKE_STEPS and self.marks is None:
-            self.unseen_optimizer, self._unseen_from = self._usual_end, self.step
-            self._switch_unseen(True)
+        if self.aside and self.marks is None:
+            self.unseen.begin(self.step)
 
     def _do_between_steps(self) -> None:
         for _ in range(len(self.between_steps)):
             self.between_steps.popleft()()
 
-    def _switch_unseen(self, unseen: bool) -> None:
-        """Call all of `on_unseen`, whatever one of them raises."""
-        for switch in self.on_unseen:
-            try:
-                switch(unseen)
-            except Exception as error:  # noqa: BLE001 - the training boundary
-                guard.caught(error)
+
+class OptimizerNumbers(dict[int, int]):
+    """By `id()` of an optimizer its number, in the order in which they first stepped; -1: there are many."""
+
+    def __missing__(self, optimizer: int) -> int:
+        if len(self) >= MANY_OPTIMIZERS:
+            return -1
+        number = self[optimizer] = len(self)
+        return number
 
 
 def _do_nothing() -> None:

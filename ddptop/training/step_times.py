@@ -297,7 +297,7 @@ class StepTimes:
             closed.step, self._begin, self._step_end,
             self._data_done, self._forward_ns, self._backward_ns, self._optimizer_ns,
             self._forward_at, self._backward_at, self._optimizer_at, self._backward_ended,
-            self._micro_steps, closed.flags, closed.cost, closed.loss, closed.calls, closed.marks,
+            self._micro_steps, closed.flags, max(0, closed.cost), closed.loss, closed.calls, closed.marks,
             self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
             waits, closed.cpu_wait, paused, closed.elements, closed.first_optimizer,
         )  # fmt: skip

@@ -190,9 +190,9 @@ def test_nor_does_one_that_trains_in_evaluation_mode(watched: Watched) -> None:
 
 
 def test_saving_and_waiting_come_first(watched: Watched) -> None:
-    watched.recorder.saving_since = 77
+    watched.recorder.saves.since_ns = 77
     assert watched.watch.read()[1:] == (Activity.SAVE, 77)
-    watched.recorder.saving_since = 0
+    watched.recorder.saves.since_ns = 0
     began = watched.recorder.wait_begins()
     assert watched.watch.read()[1:] == (Activity.WAIT, began)
     watched.recorder.wait_ends(began)
@@ -222,7 +222,7 @@ def test_a_long_wait_has_the_name_of_its_collective(
 def test_of_a_step_that_is_not_seen_the_place_is_unknown_and_the_stack_is_read(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched.recorder.unseen_optimizer = 1
+    watched.recorder.unseen.optimizer = 1
     began = watched.watch.read()
     assert (began.phase, began.activity) == (Phase.OTHER, Activity.TRAINING)
     assert activity.current_place(watched.recorder) == "", "not after the optimizer: that is not known"

@@ -11,6 +11,7 @@ from ddptop.training import recorder as module
 from ddptop.training.own_cost import is_clocked
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
+from ddptop.training.sampling_rates import SamplingRates
 from ddptop.training.shadow import BLOCK, TURN, is_turn, next_recorded
 from ddptop.training.step_record import (
     MAX_CALLS,
@@ -294,7 +295,7 @@ def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
     loop = Loop(clock)
     switched: list[bool] = []
     loop.recorder.on_detail.append(switched.append)
-    loop.recorder.detail_every = 4
+    loop.recorder.rates = SamplingRates(detail_every=4)
     for _ in range(8):
         loop.forward(1)
         loop.backward(1)
@@ -323,7 +324,7 @@ def test_detail_is_taken_of_both_optimizers_that_alternate(every: int) -> None:
 def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> None:
     """Its record is read half a second later, when the next step with detail has noted its own."""
     loop = Loop(clock)
-    loop.recorder.detail_every = 4
+    loop.recorder.rates = SamplingRates(detail_every=4)
     for _ in range(9):
         loop.forward(1)
         if loop.recorder.detail:
@@ -371,7 +372,7 @@ def test_a_task_runs_once_between_two_steps(clock: Clock) -> None:
 
 def test_after_a_loss_that_is_no_number_every_loss_is_read(clock: Clock) -> None:
     loop = Loop(clock)
-    loop.recorder.loss_every = 8
+    loop.recorder.rates = SamplingRates(loss_every=8)
     wanted = []
     for step in range(12):
         loop.forward(1)
@@ -387,7 +388,7 @@ def test_losses_that_are_read_rarely_are_read_of_every_optimizer_in_turn(
     clock: Clock, every: int, turns: int
 ) -> None:
     loop = Loop(clock)
-    loop.recorder.loss_every = every
+    loop.recorder.rates = SamplingRates(loss_every=every)
     read = []
     for step in range(320):
         loop.forward(1)

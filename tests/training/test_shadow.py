@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from ddptop.protocol.messages import Flag, Phase, Steps
-from ddptop.training import attach, join_run, session
+from ddptop.training import attach, join_run, session, unseen_steps
 from ddptop.training import recorder as module
 from ddptop.training.guard import Guard
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.publisher import LoggedScalars
 from ddptop.training.recorder import Recorder
+from ddptop.training.sampling_rates import SamplingRates
 from ddptop.training.session import Session
 from ddptop.training.shadow import (
     BLOCK,
@@ -68,7 +69,7 @@ def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> 
         clock.pass_(10_000)
         if not recorder.aside:
             recorder.data_ends()
-        if not recorder.unseen_optimizer:
+        if not recorder.unseen.optimizer:
             recorder.forward_begins(True)
             unseen_end = None
         clock.pass_(20_000)
@@ -80,7 +81,7 @@ def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> 
             recorder.backward_ends()
             recorder.optimizer_begins(id(optimizer))
         clock.pass_(40_000)
-        if recorder.unseen_optimizer:
+        if recorder.unseen.optimizer:
             assert recorder.phase is Phase.OTHER and not recorder.detail
             unseen_end = unseen_end or recorder.make_unseen_end(seen_end)
             unseen_end(optimizer, (), {})
@@ -104,7 +105,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_steps_of_a_block_have_begin_and_end_and_the_others_all(clock: Clock, are_alike: bool) -> None:
     recorder = Recorder()
     seen: list[bool] = []
-    recorder.on_unseen.append(seen.append)
+    recorder.unseen.switches.append(seen.append)
     train(recorder, clock, PERIOD + LENGTH + 5, optimizers=1 if are_alike else 2)
     recorder.finish_step()
     assert seen == ([True, False] if are_alike else [])
@@ -160,7 +161,7 @@ def test_a_block_is_recorded_in_less_than_twice_the_usual_distance() -> None:
 def test_the_recorder_asks_once_a_block_which_steps_are_recorded(clock: Clock) -> None:
     asked = []
     recorder = Recorder()
-    recorder.record_every = 4
+    recorder.rates = SamplingRates(record_every=4)
     choose = recorder.shadow.stands_aside_from
     recorder.shadow.stands_aside_from = lambda step, *words: [asked.append(step), choose(step, *words)][1]  # type: ignore[func-returns-value,method-assign]
     train(recorder, clock, 64 * BLOCK)
@@ -171,7 +172,7 @@ def test_the_recorder_asks_once_a_block_which_steps_are_recorded(clock: Clock) -
 @pytest.mark.parametrize("every", [2, 8])
 def test_over_budget_16_of_every_so_many_steps_are_recorded(clock: Clock, every: int) -> None:
     recorder = Recorder()
-    recorder.record_every = every
+    recorder.rates = SamplingRates(record_every=every)
     steps = 2 * BLOCK * every + BLOCK + 5
     train(recorder, clock, steps)
     recorder.finish_step()
@@ -190,12 +191,12 @@ def test_who_takes_the_recorder_out_finds_its_wrappers_where_steps_are_about_to_
     clock: Clock,
 ) -> None:
     recorder = Recorder()
-    recorder.record_every = 2
+    recorder.rates = SamplingRates(record_every=2)
     unseen: list[bool] = []
-    recorder.on_unseen.append(unseen.append)
+    recorder.unseen.switches.append(unseen.append)
     train(recorder, clock, BLOCK)  # the next forward would close the last step of the block
     recorder.finish_step()
-    assert (recorder.step, recorder.unseen_optimizer, unseen) == (BLOCK, 0, [True, False])
+    assert (recorder.step, recorder.unseen.optimizer, unseen) == (BLOCK, 0, [True, False])
 
 
 def sent_rows(records: Sequence[StepRecord | LeftOutSteps]) -> list[tuple[object, ...]]:
@@ -212,7 +213,7 @@ def test_what_is_recorded_changes_with_the_budget_and_no_step_is_half_seen(clock
     """All that a rank with the larger number records is recorded with the smaller one, too."""
     recorder = Recorder()
     for every in (4, 1, 2, 16, 8, 1):
-        recorder.record_every = every
+        recorder.rates = SamplingRates(record_every=every)
         train(recorder, clock, 150)
     recorder.finish_step()
     records = records_of(recorder)
@@ -227,13 +228,13 @@ def test_what_is_recorded_changes_with_the_budget_and_no_step_is_half_seen(clock
 
 def test_where_steps_are_left_out_a_pass_over_the_data_has_few_of_them_seen(clock: Clock) -> None:
     recorder = Recorder()
-    recorder.record_every = 8
+    recorder.rates = SamplingRates(record_every=8)
     train(recorder, clock, 40)
     recorder.see_again()  # as where a pass begins
     train(recorder, clock, 4)
-    assert recorder.aside and not recorder.unseen_optimizer
+    assert recorder.aside and not recorder.unseen.optimizer
     train(recorder, clock, BLOCK)
-    assert recorder.unseen_optimizer
+    assert recorder.unseen.optimizer
     train(recorder, clock, 13 * BLOCK)
     recorder.finish_step()
     records = records_of(recorder)
@@ -246,9 +247,9 @@ def test_where_steps_are_left_out_a_pass_over_the_data_has_few_of_them_seen(cloc
 def test_another_optimizer_ends_no_step_and_has_more_seen(clock: Clock) -> None:
     recorder = Recorder()
     train(recorder, clock, PERIOD + 3)
-    assert recorder.unseen_optimizer and recorder.step == PERIOD + 3
+    assert recorder.unseen.optimizer and recorder.step == PERIOD + 3
     recorder.unseen_step_ends(id(OPTIMIZERS[1]))
-    assert not recorder.unseen_optimizer and recorder.aside
+    assert not recorder.unseen.optimizer and recorder.aside
     train(recorder, clock, LENGTH)
     recorder.finish_step()
     records = records_of(recorder)
@@ -262,38 +263,38 @@ def test_what_is_to_be_done_between_two_steps_is_not_put_off(clock: Clock) -> No
     done: list[int] = []
     recorder.between_steps.append(lambda: done.append(recorder.step))
     train(recorder, clock, 1)
-    assert done == [PERIOD + 4] and not recorder.unseen_optimizer
+    assert done == [PERIOD + 4] and not recorder.unseen.optimizer
 
 
 def test_a_failure_where_steps_are_seen_again_stays_out_of_training(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "guard", Guard())
+    guard = Guard()
+    for guarded in (module, unseen_steps):
+        monkeypatch.setattr(guarded, "guard", guard)
     recorder = Recorder()
     seen: list[bool] = []
-    recorder.on_unseen += [lambda unseen: 1 // unseen, seen.append]  # type: ignore[list-item]
+    recorder.unseen.switches += [lambda unseen: 1 // unseen, seen.append]  # type: ignore[list-item]
     train(recorder, clock, PERIOD + LENGTH + 1)
     assert seen == [True, False], "one that fails leaves the others as they are"
     monkeypatch.setattr(recorder, "see_again", lambda: 1 // 0)
     train(recorder, clock, PERIOD)
-    assert module.guard.count == 2 and module.guard.first == (
-        "ZeroDivisionError: integer division or modulo by zero"
-    )
+    assert guard.count == 2 and guard.first == ("ZeroDivisionError: integer division or modulo by zero")
 
 
 def test_a_loss_that_is_logged_in_a_step_that_is_not_seen_has_it_seen(clock: Clock) -> None:
     recorder = Recorder()
-    recorder.record_every = 8
+    recorder.rates = SamplingRates(record_every=8)
     session = SimpleNamespace(recorder=recorder, scalars=LoggedScalars())
     train(recorder, clock, 4 * BLOCK)
-    assert recorder.unseen_optimizer
+    assert recorder.unseen.optimizer
     Session.log_scalar(session, "loss", 0.25)  # type: ignore[arg-type]
     Session.log_scalar(session, "tokens", 100)  # type: ignore[arg-type]
     train(recorder, clock, BLOCK + 1)
-    assert recorder.unseen_optimizer, "a script that logs rarely has few steps more of it seen"
+    assert recorder.unseen.optimizer, "a script that logs rarely has few steps more of it seen"
     Session.log_scalar(session, "loss", 0.5)  # type: ignore[arg-type]
     train(recorder, clock, 2 * BLOCK)
-    assert not recorder.unseen_optimizer and recorder.aside, "a script that logs often has all of them seen"
+    assert not recorder.unseen.optimizer and recorder.aside, "a script that logs often has all of them seen"
     recorder.finish_step()
     logged = {r.step: (r.loss, r.elements) for r in records_of(recorder) if r.flags & Flag.LOSS_LOGGED}
     assert logged == {4 * BLOCK: (0.25, 100), 5 * BLOCK + 1: (0.5, -1)}
@@ -306,19 +307,19 @@ def test_an_optimizer_that_steps_twice_ends_an_unseen_step_once(
     n_nodes = 5
     monkeypatch.setattr(module, "count_graph_nodes", lambda: n_nodes)
     recorder = Recorder()
-    recorder.record_every = 8
+    recorder.rates = SamplingRates(record_every=8)
     train(recorder, clock, BLOCK + 1)
-    assert recorder.unseen_optimizer
+    assert recorder.unseen.optimizer
     end_step = recorder.make_unseen_end(lambda *_: None)
     for _ in range(3):
         n_nodes += counts
         end_step(OPTIMIZERS[0], (), {})
-    assert recorder.step == BLOCK + 4 and recorder.unseen_optimizer
+    assert recorder.step == BLOCK + 4 and recorder.unseen.optimizer
     end_step(OPTIMIZERS[0], (), {})
     if not counts:
-        assert recorder.step == BLOCK + 5 and recorder.unseen_optimizer
+        assert recorder.step == BLOCK + 5 and recorder.unseen.optimizer
         return
-    assert recorder.step == BLOCK + 4 and not recorder.unseen_optimizer and recorder.aside
+    assert recorder.step == BLOCK + 4 and not recorder.unseen.optimizer and recorder.aside
     train(recorder, clock, 1)
     assert recorder.step == BLOCK + 4, "the next forward begins the step after it"
     train(recorder, clock, 1)
@@ -327,10 +328,10 @@ def test_an_optimizer_that_steps_twice_ends_an_unseen_step_once(
 
 def test_steps_that_reduce_nothing_are_seen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    recorder.record_every = 8
+    recorder.rates = SamplingRates(record_every=8)
     monkeypatch.setattr(recorder, "forward_begins", partial(forward_in_no_sync, recorder))
     train(recorder, clock, 4 * BLOCK)
-    assert recorder.aside and not recorder.unseen_optimizer
+    assert recorder.aside and not recorder.unseen.optimizer
 
 
 def forward_in_no_sync(recorder: Recorder, _synchronises: bool) -> None:
@@ -339,7 +340,7 @@ def forward_in_no_sync(recorder: Recorder, _synchronises: bool) -> None:
 
 def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> None:
     recorder = Recorder()
-    recorder.record_every = 8
+    recorder.rates = SamplingRates(record_every=8)
     second = next_recorded(BLOCK, 8)
     train(recorder, clock, second + 3)
     recorder.finish_step()
@@ -356,7 +357,7 @@ def test_a_recorder_whose_publisher_has_failed_stands_aside(clock: Clock) -> Non
     recorder = Recorder()
     recorder.stop_measuring()
     train(recorder, clock, 10 * BLOCK)
-    assert recorder.unseen_optimizer and recorder.step == 10 * BLOCK
+    assert recorder.unseen.optimizer and recorder.step == 10 * BLOCK
 
 
 def test_steps_that_no_optimizer_ends_are_in_no_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,8 @@ def main() -> None:
     recorder, budget = session.recorder, session.publisher.budget
     kind = type(recorder)
     kind.last_gradient = timed("last gradient", 1, kind.last_gradient)
-    budget.every = recorder.detail_every = NEVER
+    budget.every = NEVER
+    recorder.rates = budget.rates
     counted: list[float] = []
     account = budget.account_for
 

@@ -99,7 +99,8 @@ class Parts:
         budget.loss_every = recorder.loss_every = 1 if "loss" in has else NEVER
         recorder.wants_loss = "loss" in has
         detail = "bucket detail" in has
-        budget.every = recorder.detail_every = 1 if detail else NEVER
+        budget.every = 1 if detail else NEVER
+        recorder.rates = budget.rates
         recorder.detail = detail
         self._switch(detail)
 

@@ -140,65 +140,94 @@ def device_phases(marks: Sequence[tuple[int, int]], before: int | None) -> Devic
     """
     if not marks:
         return None
-    spans: dict[int, int] = {Mark.FORWARD: 0, Mark.BACKWARD: 0, Mark.OPTIMIZER: 0}
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    opened: list[list[int]] = []
-    """[mark, moment, time of the phases inside it]"""
-    outside = dict.fromkeys(spans, 0)
     # The first step has no step before it on the device: it begins with its own first mark.
-    ended = before if before is not None else marks[0][1]
-    stamp = exposed = -1
-    wait_at: int | None = None
-    of_buffers = False
-    waits: list[Wait] = []
+    step = _StepOnDevice(before if before is not None else marks[0][1])
     for mark, moment in marks:
+        step.add_mark(mark, moment)
+    return step.phases(newest=marks[-1][1])
+
+
+class _StepOnDevice:
+    """Sums up the marks of one step, in their order."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = self._ended = begin
+        """When the step began, and when the last outermost phase ended, later by what was waited since."""
+        self._phase_ns: dict[int, int] = {Mark.FORWARD: 0, Mark.BACKWARD: 0, Mark.OPTIMIZER: 0}
+        self._before_ns = dict.fromkeys(self._phase_ns, 0)
+        """Outside the phases, before each of them."""
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        """First and last moment of each border."""
+        self._opened: list[list[int]] = []
+        """[mark, moment, time of the phases inside it]"""
+        self._last_gradient = self._exposed_ns = -1
+        self._wait: tuple[int, int] | None = None
+        """The mark and the moment of the wait that has begun."""
+        self._waits: list[Wait] = []
+
+    def add_mark(self, mark: int, moment: int) -> None:
+        """Add the next mark."""
         if mark == Mark.LAST_GRADIENT:
-            stamp = moment
+            self._last_gradient = moment
         elif mark in (Mark.WAIT, Mark.BUFFERS):
-            wait_at, of_buffers = moment, mark == Mark.BUFFERS
+            self._wait = mark, moment
         elif mark == Mark.WAIT_END:
-            if wait_at is not None and stamp < 0:  # after the last gradient it is exposed communication
-                waits.append([_PHASES[opened[-1][0]] if opened else Phase.OTHER, max(0, moment - wait_at)])
-                if of_buffers:
-                    waits.append([IN_BUFFERS, max(0, moment - wait_at)])
-                if not opened:
-                    ended += max(0, moment - wait_at)
-            wait_at = None
+            self._end_wait(moment)
         elif mark % 2 == 0:
-            stamp = -1  # of a backward that raised
-            if not opened:
-                outside[mark] += max(0, moment - ended)
-            opened.append([mark, moment, 0])
-            first.setdefault(mark, moment)
-            last[mark] = moment
-        elif opened and opened[-1][0] == mark - 1:
-            begun, since, inside = opened.pop()
-            took = max(0, moment - since)
-            spans[begun] += max(0, took - inside)
-            last[mark] = moment
-            if begun == Mark.BACKWARD and stamp >= 0:
-                exposed = max(0, exposed) + max(0, moment - stamp)
-                stamp = -1
-            if opened:
-                opened[-1][2] += took
-            else:
-                ended = moment
-    begin = before if before is not None else marks[0][1]
-    ends = [moment for mark, moment in last.items() if mark % 2]
-    return DevicePhases(
-        begin=begin,
-        end=last.get(Mark.OPTIMIZER_END, max(ends, default=marks[-1][1])),
-        forward=spans[Mark.FORWARD],
-        backward=spans[Mark.BACKWARD],
-        optimizer=spans[Mark.OPTIMIZER],
-        forward_at=first.get(Mark.FORWARD, -1),
-        backward_at=last.get(Mark.BACKWARD, -1),
-        optimizer_at=first.get(Mark.OPTIMIZER, -1),
-        backward_end=last.get(Mark.BACKWARD_END, -1),
-        exposed=exposed,
-        before_forward=outside[Mark.FORWARD],
-        before_backward=outside[Mark.BACKWARD],
-        before_optimizer=outside[Mark.OPTIMIZER],
-        waits=tuple(waits),
-    )
+            self._begin_phase(mark, moment)
+        elif self._opened and self._opened[-1][0] == mark - 1:
+            self._end_phase(mark, moment)
+
+    def _end_wait(self, moment: int) -> None:
+        wait, self._wait = self._wait, None
+        # After the last gradient it is exposed communication.
+        if wait is None or self._last_gradient >= 0:
+            return
+        waited_ns = max(0, moment - wait[1])
+        self._waits.append([_PHASES[self._opened[-1][0]] if self._opened else Phase.OTHER, waited_ns])
+        if wait[0] == Mark.BUFFERS:
+            self._waits.append([IN_BUFFERS, waited_ns])
+        if not self._opened:
+            self._ended += waited_ns
+
+    def _begin_phase(self, mark: int, moment: int) -> None:
+        self._last_gradient = -1  # of a backward that raised
+        if not self._opened:
+            self._before_ns[mark] += max(0, moment - self._ended)
+        self._opened.append([mark, moment, 0])
+        self._first.setdefault(mark, moment)
+        self._last[mark] = moment
+
+    def _end_phase(self, mark: int, moment: int) -> None:
+        begin_mark, began, inner_ns = self._opened.pop()
+        took_ns = max(0, moment - began)
+        self._phase_ns[begin_mark] += max(0, took_ns - inner_ns)
+        self._last[mark] = moment
+        if begin_mark == Mark.BACKWARD and self._last_gradient >= 0:
+            self._exposed_ns = max(0, self._exposed_ns) + max(0, moment - self._last_gradient)
+            self._last_gradient = -1
+        if self._opened:
+            self._opened[-1][2] += took_ns
+        else:
+            self._ended = moment
+
+    def phases(self, *, newest: int) -> DevicePhases:
+        """The phases of the step, which ends at its `newest` mark where no phase has ended."""
+        ends = [moment for mark, moment in self._last.items() if mark % 2]
+        return DevicePhases(
+            begin=self._begin,
+            end=self._last.get(Mark.OPTIMIZER_END, max(ends, default=newest)),
+            forward=self._phase_ns[Mark.FORWARD],
+            backward=self._phase_ns[Mark.BACKWARD],
+            optimizer=self._phase_ns[Mark.OPTIMIZER],
+            forward_at=self._first.get(Mark.FORWARD, -1),
+            backward_at=self._last.get(Mark.BACKWARD, -1),
+            optimizer_at=self._first.get(Mark.OPTIMIZER, -1),
+            backward_end=self._last.get(Mark.BACKWARD_END, -1),
+            exposed=self._exposed_ns,
+            before_forward=self._before_ns[Mark.FORWARD],
+            before_backward=self._before_ns[Mark.BACKWARD],
+            before_optimizer=self._before_ns[Mark.OPTIMIZER],
+            waits=tuple(self._waits),
+        )

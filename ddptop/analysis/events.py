@@ -25,7 +25,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
-from ddptop.analysis.ledger.recorded import SCALES_DEAR
+from ddptop.analysis.ledger.recorded import MEASURES_ASIDE, SCALES_DEAR
 from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, ReachedMilestone
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
@@ -277,8 +277,9 @@ def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
     if isinstance(stall_s, (int, float)) and stall_s > 0:
         state.stall_s = float(stall_s)
     state.end.without_launcher = event.fields.get("launcher") is False
-    ledger_version = event.fields.get("ledger")
-    state.ledger.scales_dear = isinstance(ledger_version, int) and ledger_version >= SCALES_DEAR
+    ledger_version = _integer_or_none(event.fields.get("ledger")) or 0
+    state.ledger.scales_dear = ledger_version >= SCALES_DEAR
+    state.ledger.measures_aside = ledger_version >= MEASURES_ASIDE
 
 
 def _on_analyser_result(state: RunState, event: Event, t_ns: int) -> None:
@@ -393,6 +394,12 @@ def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
     saved_ns = event.fields.get("ns")
     if isinstance(saved_ns, int) and saved_ns > 0:
         state.ledger.note_saved(rank_state.row, event.t_ns, saved_ns, t_ns)
+
+
+def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    evaluated_ns, data_ns = (_integer_or_none(event.fields.get(name)) or 0 for name in ("ns", "data_ns"))
+    if 0 <= data_ns <= evaluated_ns:
+        state.ledger.note_evaluated(rank_state.row, event.t_ns, evaluated_ns, data_ns, t_ns)
 
 
 def _on_timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -570,6 +577,7 @@ _RANK_EVENT_HANDLERS = {
     "phase_begins": _on_phase,
     "phase_ends": _on_phase,
     "saved": _on_saved,
+    "evaluated": _on_evaluated,
     "timer": _on_timer,
 }
 

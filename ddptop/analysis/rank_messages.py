@@ -413,7 +413,8 @@ class RankMessages:
             evaluates = is_evaluating(readings)
             if evaluates.any():
                 own_ns = readings.field("t_ns")[evaluates]
-                state.ledger.note_evaluating(ranks[evaluates], own_ns, t_ns[evaluates])
+                steps = readings.field("step")[evaluates]
+                state.ledger.note_evaluating(ranks[evaluates], steps, own_ns, t_ns[evaluates])
             state.past_activities.take(ranks, readings, t_ns)
             state.batch_pace.take(ranks, readings)
             excused = evaluates | self._saves(readings) | (table.declared[ranks] > 0)

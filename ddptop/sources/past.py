@@ -168,7 +168,10 @@ MAX_MARKS = 500
 """Marks of a recording that are kept: more than a bar has cells."""
 
 QUIET = frozenset(
-    ("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "device", "analyser", "ras")
+    (
+        *("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "evaluated"),
+        *("device", "analyser", "ras"),
+    )
 )
 """Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""
 

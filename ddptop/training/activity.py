@@ -130,6 +130,8 @@ class ActivityWatch:
         self._was_in_training_mode = False
         self._evaluates: tuple[int, int] | None = None
         """The step in which this rank evaluates, and since when."""
+        self._by_mode = False
+        """Whether only the model's mode tells that."""
         self._unseen_step = (-1, 0)
         """The step of which only the end will be seen, and when this rank was first found in it."""
 
@@ -170,7 +172,7 @@ class ActivityWatch:
 
     def _evaluates_since(self, phase: Phase, step: int) -> int:
         """Since when this rank evaluates; 0: it does not. Once it does, it goes on until it trains: its
-        batches may be slow."""
+        batches may be slow. Where only the mode of its model tells, it ends with that mode."""
         if phase not in (Phase.OTHER, Phase.DATA, Phase.EVALUATE):
             self._evaluates = None
         in_training_mode = self._is_in_training_mode()
@@ -182,9 +184,9 @@ class ActivityWatch:
         # A model that was never in training mode would otherwise count as one that evaluates.
         leaves_training = self._was_in_training_mode and not in_training_mode
         begun = self._evaluates is not None and self._evaluates[0] == step
-        if not begun:
-            self._evaluates = None
-            if phase == Phase.EVALUATE or (leaves_training and phase in (Phase.OTHER, Phase.DATA)):
+        if not begun or (self._by_mode and in_training_mode):
+            self._evaluates, self._by_mode = None, phase != Phase.EVALUATE
+            if not self._by_mode or (leaves_training and phase in (Phase.OTHER, Phase.DATA)):
                 self._evaluates = step, self._trained_last() or time.monotonic_ns()
         return 0 if self._evaluates is None else self._evaluates[1]
 

@@ -25,9 +25,11 @@ class LoaderPosition:
     def __init__(self) -> None:
         self._epoch = -1
         # Weak references: an iterator that is kept alive would keep its workers.
-        self._newest: weakref.ref[Any] | None = None
+        self.newest: weakref.ref[Any] | None = None
+        """The iterator that the newest batch came from; below, the one whose batches are trained on. Python
+        gives the same reference for the same object."""
         self._begun: weakref.ref[Any] | None = None
-        self._trained: weakref.ref[Any] | None = None
+        self.trained: weakref.ref[Any] | None = None
         self._of_pass: tuple[Any, int] = None, -1
         self._last = Position()
         self.batch_size: int | None = None
@@ -35,18 +37,17 @@ class LoaderPosition:
 
     def note_batch(self, iterator: Any) -> None:
         """Note that the training thread asks this iterator for a batch."""
-        self._newest = weakref.ref(iterator)
+        self.newest = weakref.ref(iterator)
         if batches_taken(iterator) == 0:  # a loader that keeps its workers keeps its iterator, too
-            self._begun = self._newest
+            self._begun = self.newest
 
     def note_forward(self) -> bool:
         """Note that a forward that records gradients begins: the newest batch is trained on. Returns whether
         it is the first of a pass."""
-        newest, begins = self._newest, False
-        # References are compared: Python gives the same one for the same object. A loader that keeps its
-        # workers begins its next pass with the same iterator.
-        if newest is not self._trained or newest is self._begun:
-            self._trained = newest
+        newest, begins = self.newest, False
+        # A loader that keeps its workers begins its next pass with the same iterator.
+        if newest is not self.trained or newest is self._begun:
+            self.trained = newest
             if newest is not None and newest is self._begun:
                 self._epoch += 1
                 self._begun, begins = None, True
@@ -54,13 +55,13 @@ class LoaderPosition:
 
     def read(self) -> Position:
         """The position now; for any thread. After the end of a pass it is that of its end."""
-        iterator = None if self._trained is None else self._trained()
+        iterator = None if self.trained is None else self.trained()
         if iterator is None:
             return self._last
         epoch = self._epoch
-        if self._of_pass[0] != (self._trained, epoch):
+        if self._of_pass[0] != (self.trained, epoch):
             if epoch != self._last.epoch:  # not each time where two loaders take turns
                 self.batch_size = batch_size_of(iterator)
-            self._of_pass = (self._trained, epoch), batches_in_all(iterator)
+            self._of_pass = (self.trained, epoch), batches_in_all(iterator)
         self._last = Position(epoch, batches_taken(iterator), self._of_pass[1])
         return self._last

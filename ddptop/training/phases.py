@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 from ddptop.training.gc_pauses import watch_collector
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.import_hook import when_imported
@@ -168,6 +168,8 @@ def make_pre_forward(recorder: Recorder, gradients: SynchronisationWatch, origin
                     gradients.forward_begins(self)
             else:
                 recorder.calls_since_forward += 1
+                if recorder.phase is Phase.OTHER:  # else it is a part of a training forward
+                    recorder.evaluation.forward_begins(recorder.loader.newest)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         finally:
@@ -191,7 +193,9 @@ def make_post_forward(recorder: Recorder, original: Patched) -> Patched:
         except BaseException as error:
             hide_frame(error)
             raise
-        if grad_enabled() and not recorder.aside:
+        if not grad_enabled():
+            recorder.evaluation.forward_ends()
+        elif not recorder.aside:
             paused = pause()
             on.forward_ends()
             resume(paused)
@@ -256,13 +260,16 @@ def make_backward(
 
 def make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     """`__next__` of a DataLoader's iterator, with the time it takes recorded."""
-    on, loader = recorder.on, recorder.loader
+    on, loader, evaluation = recorder.on, recorder.loader, recorder.evaluation
 
     def _next_data(self: Any) -> Any:
         if get_ident() != thread:  # a thread that fetches ahead does not block training
             return original(self)
         recording = not recorder.aside
         loader.note_batch(self)
+        may_evaluate = loader.newest is not loader.trained
+        if may_evaluate:
+            evaluation.fetch_begins(loader.newest)
         if recording:
             on.data_begins()
         else:
@@ -272,6 +279,8 @@ def make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patche
         except BaseException as error:
             if recording:
                 on.data_ends()
+            if may_evaluate:
+                evaluation.fetch_ends(is_exhausted=isinstance(error, StopIteration))
             if isinstance(error, StopIteration):
                 # With the first batch of the next epoch it is no evaluation.
                 recorder.calls_since_forward -= 1
@@ -279,6 +288,8 @@ def make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patche
             raise
         if recording:
             on.data_ends()
+        if may_evaluate:
+            evaluation.fetch_ends(is_exhausted=False)
         return batch
 
     return _next_data

@@ -33,6 +33,7 @@ from torch import is_grad_enabled
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
+from ddptop.training.evaluation_span import EvaluationSpan
 from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.guard import guard
 from ddptop.training.loader_position import LoaderPosition
@@ -120,6 +121,7 @@ class Recorder:
         self.gc_pauses = GcPauses()
         self.elements = Elements()
         self.loader = LoaderPosition()
+        self.evaluation = EvaluationSpan()
         self.saves = Saves()
         self.unseen = UnseenSteps()
         self._set_up_calls()
@@ -206,6 +208,7 @@ class Recorder:
         """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
         self.cpu_wait.forget()
         self.elements.forget()
+        self.evaluation.forget()
         self.unseen.forget_steps()
         self._optimizer_running: int | None = None
         self._first_optimizer = -1
@@ -262,6 +265,8 @@ class Recorder:
         elif len(self.stamps) > MANY_STAMPS:
             self._hand_over()
         self.calls_since_forward = 0
+        if self.evaluation.is_open:
+            self.evaluation.training_goes_on(self.loader.newest)
         if self.loader.note_forward():
             self.step_flags |= FIRST_BATCH
         self._has_forward = True
@@ -324,6 +329,8 @@ class Recorder:
         begins_pass = self.loader.note_forward()
         if self._stepped or self._passed:
             self._close_step(0, check=self._stepped)
+        if self.evaluation.is_open:
+            self.evaluation.training_goes_on(self.loader.newest)
         if begins_pass:
             self.step_flags |= FIRST_BATCH
         self._saw_backward = True
@@ -554,7 +561,10 @@ class Recorder:
         engine's."""
         self.waiting_since = 0
         self.own_waits += not of_buffers
-        self._put((now() - began) << EVENT_BITS | (STAMP_BUFFERS if of_buffers else STAMP_WAIT))
+        waited_ns = now() - began
+        self._put(waited_ns << EVENT_BITS | (STAMP_BUFFERS if of_buffers else STAMP_WAIT))
+        if self.evaluation.is_open:
+            self.evaluation.waited_ns += waited_ns
         if self.marks is not None:
             self.marks(step_record.WAIT_END)
         if len(self.stamps) > MANY_STAMPS:

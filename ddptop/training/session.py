@@ -66,6 +66,7 @@ class Session:
         fill_standard_streams()
         self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
         self.recorder.on_detail.append(self.switch_models)
+        self.recorder.evaluation.note_evaluated = self._note_evaluated
         self.recorder.begin_without_ddp()
         self.timing_path = "reducer"
         self.card: dict[str, Scalar] = _card_of_process()
@@ -302,6 +303,12 @@ class Session:
         """Note that the training thread has saved for so long in the running step, until now."""
         self._report_before_step("saved", self.recorder.step, {"ns": saved_ns})
 
+    def _note_evaluated(self, ended_ns: int, length_ns: int, data_ns: int) -> None:
+        """Note that the training thread has evaluated for so long in the running step, until `ended_ns`; for
+        `data_ns` of it, it fetched batches."""
+        fields: dict[str, Scalar] = {"ns": length_ns, "data_ns": data_ns}
+        self._report_before_step("evaluated", self.recorder.step, fields, ended_ns)
+
     def _send_warning(self, text: str) -> None:
         self._report_event("warning", self.recorder.step, {"message": text})
 
@@ -310,10 +317,14 @@ class Session:
         if self.publisher is not None:
             self.send(Event(kind, now(), self.publisher.rank, step, fields))
 
-    def _report_before_step(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
-        """Send an event of this rank about the running step: whoever has that step has the event."""
+    def _report_before_step(
+        self, kind: str, step: int, fields: dict[str, Scalar], at_ns: int | None = None
+    ) -> None:
+        """Send an event of this rank about the running step, of now if `at_ns` is not given: whoever has that
+        step has the event."""
         if self.publisher is not None:
-            self.publisher.send_before_step(Event(kind, now(), self.publisher.rank, step, fields))
+            at_ns = now() if at_ns is None else at_ns
+            self.publisher.send_before_step(Event(kind, at_ns, self.publisher.rank, step, fields))
 
     def send(self, message: Message) -> None:
         """Send a message in order with the steps, where this process is a rank; from any thread."""

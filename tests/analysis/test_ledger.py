@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddptop.analysis.ledger.recorded import MEASURES_ASIDE
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
 from ddptop.frames.numbers import percent
@@ -231,6 +232,103 @@ def test_evaluations_have_a_class_and_are_a_place(says: dict[str, int]) -> None:
     ledger = ledger_of(world, reducer)
     assert ledger.ranks.evaluation_s[0] == pytest.approx(8.0, rel=0.01)
     assert ledger.ranks.evaluation_s[1] == 0
+    assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "evaluation")
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def evaluated(world: World, rank: int, at_us: int, us: int, data_us: int = 0) -> Received:
+    """The event of a rank that has evaluated for so long until `at_us`."""
+    fields = {"ns": us * 1000, "data_ns": data_us * 1000}
+    event = Event("evaluated", world.host_ns("node0", at_us), rank, world.step, fields)
+    return world.received(rank, event, at_us)
+
+
+def with_measured(world: World) -> Reducer:
+    reducer = Reducer()
+    settings = world.event("settings", ledger=MEASURES_ASIDE)
+    feed_together(reducer, [world.run(), settings, *world.introduce()])
+    return reducer
+
+
+@pytest.mark.parametrize("pause", ["after_optimizer", "data"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_pause_beside_an_evaluation_is_no_evaluation(seen: bool, pause: str) -> None:
+    """Also where heartbeats say during the pause that the rank evaluates."""
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    for _ in range(2):
+        run_world(world, reducer, 20)
+        world.delays = {(rank, "after_optimizer"): 200_000 for rank in (0, 1)}
+        world.delays |= {(rank, "data"): 100_000 for rank in (0, 1)}
+        world.delays[0, pause] += 2_000_000
+        for rank in (0, 1):
+            for at_us in (100_000, 600_000, 1_100_000):
+                beat = world.progress(rank, world.now_us + at_us, activity=int(Activity.EVALUATE))
+                reducer.feed(beat)
+            reducer.feed(evaluated(world, rank, world.now_us + 300_000, 300_000, 100_000))
+        for message in world.steps(1):
+            reducer.feed(message if seen else shadowed(message))
+        world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.evaluation_s.tolist() == pytest.approx([0.6, 0.6], rel=0.01)
+    assert_adds_up(ledger, world.now_us / 1e6)
+    if seen:
+        place = "between" if pause == "after_optimizer" else "data"
+        assert ledger.seconds_of(place)[0] - ledger.seconds_of(place)[1] == pytest.approx(4.0, rel=0.01)
+        first = ledger.run.waited_for[0]
+        assert (first.rank, first.place) == (0, pause), "both have evaluated"
+
+
+def test_the_rank_that_evaluates_or_saves_longer_is_waited_for_in_that() -> None:
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    for _ in range(2):
+        run_world(world, reducer, 20)
+        world.delays = {(0, "after_optimizer"): 2_300_000, (1, "after_optimizer"): 1_000_000}
+        reducer.feed(evaluated(world, 0, world.now_us + 1_900_000, 1_900_000))
+        reducer.feed(saved(world, 0, world.now_us + 1_500_000, 300_000))  # within the evaluation
+        reducer.feed(evaluated(world, 1, world.now_us + 900_000, 900_000))
+        run_world(world, reducer, 1)
+        world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.evaluation_s.tolist() == pytest.approx([3.2, 1.8], rel=0.01)
+    assert ledger.ranks.saving_s.tolist() == pytest.approx([0.6, 0], rel=0.01)
+    assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "evaluation")
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def test_an_evaluation_within_a_declared_phase_is_one() -> None:
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    run_world(world, reducer, 20)
+    world.delays = {(0, "after_optimizer"): 3_000_000}
+    for at_us, kind in ((500_000, "phase_begins"), (2_500_000, "phase_ends")):
+        event = Event(kind, world.host_ns("node0", world.now_us + at_us), 0, world.step, {"name": "x"})
+        reducer.feed(world.received(0, event, world.now_us + at_us))
+    reducer.feed(evaluated(world, 0, world.now_us + 2_000_000, 500_000))
+    run_world(world, reducer, 1)
+    world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.evaluation_s[0] == pytest.approx(0.5, rel=0.01)
+    assert ledger.ranks.phase_s[0] == pytest.approx(1.5, rel=0.01)
+
+
+def test_of_an_evaluation_without_batches_heartbeats_tell_the_length() -> None:
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    run_world(world, reducer, 20)
+    world.delays = {(0, "after_optimizer"): 8_000_000}
+    for tenth in range(10, 61, 5):
+        at_us = world.now_us + tenth * 100_000
+        reducer.feed(world.progress(0, at_us, activity=int(Activity.EVALUATE)))
+    run_world(world, reducer, 1)
+    world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.evaluation_s[0] == pytest.approx(5.0, rel=0.01)
     assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "evaluation")
     assert_adds_up(ledger, world.now_us / 1e6)
 

@@ -163,6 +163,10 @@ def test_a_model_in_evaluation_mode_evaluates(watched: Watched) -> None:
     assert watched.activity() == Activity.AFTER_OPTIMIZER
     model.training = False
     assert watched.activity() == Activity.EVALUATE
+    model.training = True
+    assert watched.activity() == Activity.AFTER_OPTIMIZER, "the pause behind it is none of it"
+    model.training = False
+    assert watched.activity() == Activity.EVALUATE
     watched.step()
     model.training = True
     assert watched.activity() == Activity.AFTER_OPTIMIZER

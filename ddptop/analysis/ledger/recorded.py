@@ -46,14 +46,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-VERSION = 2
+VERSION = 3
 """Version of the layout, and of what the sums mean. A reader takes no sums of later versions."""
 
 SCALES_DEAR = 2
 """From this version on, dear steps that were left out are divided like recorded ones. The run's settings say
 with which version its ledger began: a recording of an earlier one shows what it showed then."""
 
-VERSION_LENGTHS = {1: 10, VERSION: 11}
+MEASURES_ASIDE = 3
+"""From this version on, an evaluation is as long as its rank has measured it (`RunLedger.measures_aside`)."""
+
+VERSION_LENGTHS = {1: 10, 2: 11, VERSION: 11}
 """Parts of the sums of each version."""
 
 STEPS_APART = 32
@@ -73,7 +76,8 @@ def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
     earlier piece has; NO_BIN: none has any."""
     bins = [time_bin for time_bin in ledger.recent_bins if time_bin.number >= since_bin]
     marks = [
-        (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place)) for mark in ledger.marks
+        (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place), mark.data_ns)
+        for mark in ledger.marks
     ]
     usual = ledger.usual_length
     content = [
@@ -141,12 +145,13 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         for time_bin, sums in zip(bins, _read_dear_times(of_run_bins, len(bins), 1, step_rows), strict=True):
             time_bin.dear = sums
     recent = _join_recent(pieces)
+    n_of_mark = 5 if version >= MEASURES_ASIDE else 4
     mark_rows, declared = (
-        _read_integers(column).reshape(-1, n) for column, n in zip(marks, (4, 2), strict=True)
+        _read_integers(column).reshape(-1, n) for column, n in zip(marks, (n_of_mark, 2), strict=True)
     )
     ledger.marks = [
-        MarkedSpan(rank, begin_ns, end_ns, PLACES_OF_MARKS[place])
-        for rank, begin_ns, end_ns, place in mark_rows.tolist()
+        MarkedSpan(rank, begin_ns, end_ns, PLACES_OF_MARKS[place], *data_ns)
+        for rank, begin_ns, end_ns, place, *data_ns in mark_rows.tolist()
     ]
     ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}
     ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out = (

@@ -8,7 +8,7 @@ before it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -101,6 +101,8 @@ class AsideTime(NamedTuple):
     place: AsidePlace
     ms: float
     """It is at most so long."""
+    data_ms: float = 0.0
+    """The part of it that is known to be in fetching batches."""
 
 
 class ClassTimes(NamedTuple):
@@ -139,13 +141,16 @@ def divide_steps(
     aside: Sequence[AsideTime] = (),
     late_start_ms: Column | None = None,
     tails: Column | None = None,
+    *,
+    measures_aside: bool = False,
 ) -> ClassTimes:
     """The time of n steps by class.
 
     `runs_of_peers`: consecutive steps, and the process groups within which they are compared. `columns`:
     (wall and PHASES, n, ranks) ms. `parts`: (PART_COLUMNS, n, ranks) ms or None. `late_start_ms`:
     (ranks,) by how much later than the first rank each began the first of these steps, where that is the
-    first of the run. `tails`: (TAIL, ranks) ms of the step before them; None: not known."""
+    first of the run. `tails`: (TAIL, ranks) ms of the step before them; None: not known. `measures_aside`: a
+    rank is waited for in what is in `aside` as in any place, where it took longer than the others."""
     counts = np.asarray(block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0)
     exposed = _exposed_ms(block, counts, columns[3], parts)
     places, kinds = _own_places(counts, columns, parts, exposed), _kinds_of_waits(block, parts, exposed)
@@ -164,6 +169,9 @@ def divide_steps(
     begins = np.asarray(block.integers[FLAGS] & int(Flag.FIRST_BATCH) != 0)
     if late_start_ms is not None:
         begins[0] = False  # all of the first step is the start
+    if measures_aside:
+        for time in aside:
+            _take_from_places(places, time)
     tail = places[TAIL]
     before = np.concatenate(
         [np.zeros_like(tail[:, :1]) if tails is None else tails[:, None], tail[:, :-1]], 1
@@ -178,7 +186,7 @@ def divide_steps(
             waits += _waits_of_group(by_class, (until_gradients, until_others), kinds, run, peers)
     for time in aside:
         _move_aside(by_class, time)
-    if aside:
+    if aside and not measures_aside:
         waits = [_with_aside(wait, aside) for wait in waits]
     if begins.any():
         by_class[FIRST_BATCH] = np.where(begins, by_class[DATA], 0.0)
@@ -188,12 +196,20 @@ def divide_steps(
 
 
 _GC_PLACE, _START_PLACE = len(PLACES), len(PLACES) + 1
+_ASIDE_PLACES = [WAIT_PLACES.index(name) for name in get_args(AsidePlace)]
+_N_PLACES = max(_ASIDE_PLACES) + 1
+_WORK_PLACES = [*range(len(PLACES)), *_ASIDE_PLACES]
+"""Rows of places in which the rank does something itself."""
+
+_TAKEN_FROM = [WAIT_PLACES.index(name) for name in ("before_forward", "after_optimizer", "before_backward")]
+"""Places from which time aside is taken. Not from one behind backward: it is waited for in the next step."""
 
 
 def _own_places(counts: Mask, columns: Column, parts: Column | None, exposed: Column) -> Column:
-    """(places, n, ranks) ms: PLACES, pauses for garbage collection and a late start; 0 where not known."""
+    """(_N_PLACES, n, ranks) ms, in the order of WAIT_PLACES; 0 where not known. PLACES and pauses for garbage
+    collection are filled in."""
     _, data, forward, backward, optimizer, other = columns
-    places = np.zeros((len(PLACES) + 2, *counts.shape))
+    places = np.zeros((_N_PLACES, *counts.shape))
     if parts is not None:
         places[: len(PLACES)] = parts[: len(PLACES)]
         places[_GC_PLACE] = parts[PART_COLUMNS.index("gc")]
@@ -301,10 +317,11 @@ def _waits_of_group(
 def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
     """(m,) where the last rank was. `excess`: (places, m) of that rank over the group; `fetches`: whether a
     DataLoader was seen in the step."""
-    at, most = excess[:_GC_PLACE].argmax(axis=0), excess[:_GC_PLACE].max(axis=0)
+    work = excess[_WORK_PLACES]
+    at, most = np.take(_WORK_PLACES, work.argmax(axis=0)), work.max(axis=0)
     between_steps = ~fetches & (at == WAIT_PLACES.index("before_forward"))
     at = np.where(between_steps, WAIT_PLACES.index("between_steps"), at)
-    collects = excess[_GC_PLACE] > GC_SHARE * np.maximum(excess[:_GC_PLACE].sum(axis=0), most)
+    collects = excess[_GC_PLACE] > GC_SHARE * np.maximum(work.sum(axis=0), most)
     at = np.where(collects & (most > 0), _GC_PLACE, at)
     at = np.where(excess[_START_PLACE] > most, _START_PLACE, at)
     explains = np.maximum(most, excess[_START_PLACE]) >= EXPLAINED_SHARE * longest
@@ -315,10 +332,21 @@ def _move_aside(by_class: Column, time: AsideTime) -> None:
     """Time outside the phases, and in fetching, becomes that of an evaluation, a save or a declared phase."""
     of_step = by_class[:, time.step, time.rank]
     to_move = time.ms
-    for name in (BETWEEN, DATA):
-        moved = float(min(of_step[name], to_move))
+    for name, most_ms in ((DATA, time.data_ms), (BETWEEN, np.inf), (DATA, np.inf)):
+        moved = float(min(of_step[name], most_ms, to_move))
         of_step[name] -= moved
         of_step[STEP_CLASSES.index(time.place)] += moved
+        to_move -= moved
+
+
+def _take_from_places(places: Column, time: AsideTime) -> None:
+    """Time in (_N_PLACES, n, ranks) ms of places becomes that of an evaluation, save or declared phase."""
+    of_step = places[:, time.step, time.rank]
+    to_move = time.ms
+    for place, most_ms in ((0, time.data_ms), *((place, np.inf) for place in _TAKEN_FROM), (0, np.inf)):
+        moved = float(min(of_step[place], most_ms, to_move))
+        of_step[place] -= moved
+        of_step[WAIT_PLACES.index(time.place)] += moved
         to_move -= moved
 
 

@@ -6,7 +6,7 @@ They are fed with every complete step, and with what lies between two steps. Tim
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -281,13 +281,20 @@ class DearWait(NamedTuple):
 
 
 class MarkedSpan(NamedTuple):
-    """A rank is known to evaluate at a moment, or to save or be in a declared phase between two."""
+    """A rank is known to evaluate, to save or to be in a declared phase between two moments."""
 
     rank: int
     begin_ns: int
     """By its own clock."""
     end_ns: int
     place: AsidePlace
+    data_ns: int = -1
+    """How long an evaluation fetched batches in it. -1: not known, only heartbeats have told of it."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it is an evaluation of which only heartbeats have told: how long it was is not known."""
+        return self.place == "evaluation" and self.data_ns < 0
 
 
 class Resumed(NamedTuple):
@@ -338,6 +345,10 @@ class RunLedger:
         """Dear steps, recorded and left out."""
         self.scales_dear = False
         """Whether dear steps that were left out are divided like recorded ones: earlier versions did not."""
+        self.measures_aside = False
+        """Whether an evaluation is as long as its rank has measured it, and a rank is waited for in it, in a
+        save or in a declared phase as in any place. In earlier versions an evaluation took all of its step
+        outside the phases, and decided by being there."""
         self.waits: WaitSums = {}
         self.n_steps = 0
         self.run_bins: list[TimeBin] = []
@@ -355,12 +366,28 @@ class RunLedger:
         self._is_past_resumed = False
         self.marks: list[MarkedSpan] = []
         self.declared: dict[int, int] = {}
+        self._heard: dict[int, tuple[int, int]] = {}
+        """The step in which a rank evaluates by its heartbeats, and where in `marks` that is."""
 
-    def note_evaluating(self, ranks: Integers, own_ns: Integers, t_ns: Integers) -> None:
-        """These ranks evaluate at these moments of their own clocks, (n,) each; `t_ns`: when that arrived."""
-        for rank, at_ns, arrived_ns in zip(ranks.tolist(), own_ns.tolist(), t_ns.tolist(), strict=True):
-            if not self._has_recorded(arrived_ns):
+    def note_evaluating(self, ranks: Integers, steps: Integers, own_ns: Integers, t_ns: Integers) -> None:
+        """These ranks evaluate in these steps, at these moments of their own clocks, (n,) each; `t_ns`: when
+        that arrived."""
+        columns = (ranks.tolist(), steps.tolist(), own_ns.tolist(), t_ns.tolist())
+        for rank, step, at_ns, arrived_ns in zip(*columns, strict=True):
+            if self._has_recorded(arrived_ns):
+                continue
+            heard_step, place = self._heard.get(rank, (-1, 0))
+            if self.measures_aside and heard_step == step and place < len(self.marks):
+                self.marks[place] = self.marks[place]._replace(end_ns=at_ns)
+            else:
+                self._heard[rank] = step, len(self.marks)
                 self._add_mark(MarkedSpan(rank, at_ns, at_ns, "evaluation"))
+
+    def note_evaluated(self, rank: int, own_ns: int, evaluated_ns: int, data_ns: int, t_ns: int) -> None:
+        """A rank has evaluated for so long until `own_ns` of its own clock, and fetched batches for `data_ns`
+        of it; `t_ns`: when that arrived."""
+        if not self._has_recorded(t_ns):
+            self._add_mark(MarkedSpan(rank, own_ns - evaluated_ns, own_ns, "evaluation", data_ns))
 
     def note_phase(self, rank: int, own_ns: int, t_ns: int, *, begins: bool) -> None:
         """A declared phase of a rank begins or ends; `t_ns`: when that arrived."""
@@ -389,6 +416,7 @@ class RunLedger:
             return
         self._is_past_resumed = True
         self.marks.clear()
+        self._heard.clear()
         self.declared.clear()
 
     @property
@@ -429,6 +457,7 @@ class RunLedger:
             aside,
             late_start_ms if begins_group else None,
             self._tails_before(numbers, wall.shape[1]),
+            measures_aside=self.measures_aside,
         )
         before, self._newest, self._tails = self._newest, int(numbers[-1]), times.tail
         recorded = ~reduce_rows(np.logical_or, block.shadow)
@@ -667,30 +696,53 @@ class RunLedger:
     def _take_marks(self, begin_ns: Integers, end_ns: Integers) -> list[AsideTime]:
         """Evaluations, saves and declared phases in these steps, (n, ranks) by the clocks of the ranks."""
         marks, self.marks = self.marks, []
-        saves = [mark for mark in marks if mark.place == "saving"]
-        aside: dict[tuple[int, int, AsidePlace], float] = {}
-        for mark in [*saves, *(mark for mark in marks if mark.place != "saving")]:
+        self._heard.clear()
+        saves, evaluations = (
+            defaultdict[int, list[MarkedSpan]](list),
+            defaultdict[int, list[MarkedSpan]](list),
+        )
+        for mark in marks:
+            if mark.place == "saving":
+                saves[mark.rank].append(mark)
+            elif mark.place == "evaluation" and self.measures_aside and not mark.is_heard:
+                evaluations[mark.rank].append(mark)
+        aside: dict[tuple[int, int, AsidePlace], tuple[float, float]] = {}
+        for mark in sorted(marks, key=lambda mark: mark.place != "saving"):
             if mark.rank >= begin_ns.shape[1]:
                 continue
             begins, ends = begin_ns[:, mark.rank], end_ns[:, mark.rank]
             if mark.end_ns >= ends[-1]:
                 self.marks.append(mark)
+            inner = [] if mark.place == "saving" else saves[mark.rank]
+            if mark.place == "phase":
+                inner = inner + evaluations[mark.rank]
             for step in range(int(np.searchsorted(ends, mark.begin_ns, side="right")), len(ends)):
                 if begins[step] > mark.end_ns:
                     break
                 within = max(mark.begin_ns, int(begins[step])), min(mark.end_ns, int(ends[step]))
-                ns = within[1] - within[0]
-                if mark.place == "phase":  # a save within it is a save
-                    ns -= sum(_overlap_ns(save, within) for save in saves if save.rank == mark.rank)
+                ms: float = round(_uncovered_ns(within, inner) / NS_PER_MS)
+                if mark.is_heard:
+                    step_ns = int(begins[step]), int(ends[step])
+                    is_measured = any(_overlap_ns(other, step_ns) for other in evaluations[mark.rank])
+                    ms = np.inf if not self.measures_aside else 0 if is_measured else ms
                 key = step, mark.rank, mark.place
-                aside[key] = aside.get(key, 0.0) + (
-                    np.inf if mark.place == "evaluation" else round(ns / NS_PER_MS)
-                )
-        return [AsideTime(*key, ms) for key, ms in aside.items()]
+                before_ms, before_data_ms = aside.get(key, (0.0, 0.0))
+                aside[key] = before_ms + ms, before_data_ms + max(0, mark.data_ns) / NS_PER_MS
+        return [AsideTime(*key, *ms) for key, ms in aside.items()]
 
 
 def _overlap_ns(mark: MarkedSpan, within: tuple[int, int]) -> int:
     return max(0, min(mark.end_ns, within[1]) - max(mark.begin_ns, within[0]))
+
+
+def _uncovered_ns(span: tuple[int, int], marks: Iterable[MarkedSpan]) -> int:
+    """How much of the span none of these covers."""
+    at, end = span
+    uncovered = 0
+    for mark in sorted(marks, key=lambda mark: mark.begin_ns):
+        uncovered += max(0, min(mark.begin_ns, end) - at)
+        at = max(at, min(mark.end_ns, end))
+    return uncovered + max(0, end - at)
 
 
 _ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLASSES)}

@@ -31,13 +31,13 @@ class ClassWords:
     role: str
     """A `ddptop.render.line.Role`."""
     without: str = ""
-    """What the run is without, where it is a loss: `waiting for batches`."""
+    """What the run is without, where it is a loss: `data loading`."""
 
 
 CLASSES: Mapping[str, ClassWords] = MappingProxyType(
     {
         "start": ClassWords("start-up, to the first step", "▫", "s", "dim", "the start-up"),
-        "data": ClassWords("waiting for the next batch", "▪", "d", "data", "waiting for batches"),
+        "data": ClassWords("data loading", "▪", "d", "data", "data loading"),
         "first_batch": ClassWords(
             "first batch of an epoch", "▨", "D", "heat3", "waiting for the first batch of each epoch"
         ),
@@ -46,7 +46,7 @@ CLASSES: Mapping[str, ClassWords] = MappingProxyType(
         "optimizer": ClassWords("optimizer", "▄", "o", "optimizer"),
         "between": ClassWords("other code in the training loop", "░", "x", "other"),
         "gc": ClassWords("garbage collection", "▧", "g", "sync", "garbage collection"),
-        "transfer": ClassWords("transfer that nothing hides", "≈", "t", "transfer", "exposed transfer"),
+        "transfer": ClassWords("exposed transfer", "≈", "t", "transfer", "exposed transfer"),
         "waiting": ClassWords("waiting for a later rank", "▒", "w", "wait"),
         "evaluation": ClassWords("evaluation", "◇", "e", "good"),
         "saving": ClassWords("saving checkpoints", "▤", "S", "text", "saving checkpoints"),
@@ -112,7 +112,7 @@ class Loss:
     """A part of the run's time without which it would have been shorter."""
 
     what: str
-    """`rank 0 after the optimizer`, `waiting for batches`."""
+    """`rank 0 after the optimizer`, `data loading`."""
     rank: int | None
     """The rank that the others waited for; None: all ranks lost it."""
     key: str

@@ -60,7 +60,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
     {
         "data": CauseWords(
             title="data loading",
-            where="while waiting for its next batch",
+            where="in data loading",
             remedy_kind="data_workers",
             remedy="Speed up the data loading of {ranks}: num_workers, prefetch_factor, the disk or network "
             "mount of {host}, samples that are larger there.",
@@ -75,7 +75,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
         ),
         "backward": CauseWords(
             title="backward",
-            where="in computing backward",
+            where="in backward",
             remedy_kind="slow_device",
             remedy=f"{_SLOW_DEVICE}; and hooks that run there alone.",
             known_in_turn=True,
@@ -243,7 +243,9 @@ def late_part_phrase(cause: str | None, place: OwnPlace | None, *, short: bool =
     of; empty: of its whole own time, or its sentence says it."""
     if not cause or place is None or words_of(cause).sentence:
         return ""
-    part = cause_phrase(cause, place, short=short)
+    if not short:
+        return place_phrase(cause, place)
+    part = cause_phrase(cause, place, short=True)
     return part if place_of(cause, place) else f"in {part}"
 
 

@@ -117,38 +117,36 @@ def draw_rank_bills(
     ):
         for is_first in (True, *[False] * (tall - 1)):
             line = Line(fit_text(name if is_first else "", label), "dim").add("│", "rule")
-            lines.append(
-                line.extend(_draw_classes_bar(bill, spent_s, width - line.width, ascii_only, is_first))
-            )
+            room = width - line.width
+            edges = _find_edges(spent_s, room)
+            shares_pct = 100 * np.diff(edges) / room
+            lines.append(line.extend(_draw_classes_bar(bill, edges, shares_pct, ascii_only, is_first)))
     return lines
 
 
 ALL_RANKS = "all ranks"
 
 
-def _draw_classes_bar(bill: Bill, spent_s: Column, width: int, ascii_only: bool, has_texts: bool) -> Line:
-    """`spent_s`: (rows of the bill,) what is a share of the whole width."""
-    parts = [StepPart(row.title, *_look(row.key)) for row in bill.rows]
+def _find_edges(spent_s: Column, width: int) -> Column:
+    """(rows of the bill + 1,) in cells, of which `spent_s` are shares."""
     edges = np.concatenate([[0.0], np.cumsum(np.nan_to_num(spent_s))])
-    edges *= width / edges[-1] if edges[-1] > 0 else 0.0
-    shares = [percent(100 * cells / width) for cells in np.diff(edges).tolist()]
-    texts = [
-        (f"{part.name} {share}", share) if has_texts else ()
-        for part, share in zip(parts, shares, strict=True)
-    ]
-    return draw_parts_bar(edges, parts, texts, ascii_only)
+    return np.asarray(edges * (width / edges[-1] if edges[-1] > 0 else 0.0))
+
+
+def _draw_classes_bar(
+    bill: Bill, edges: Column, shares_pct: Column, ascii_only: bool, has_texts: bool = True
+) -> Line:
+    """`edges`: (rows of the bill + 1,) in cells; `shares_pct`: of the rows."""
+    parts = [StepPart(row.title, *_look(row.key)) for row in bill.rows]
+    shares = list(map(percent, shares_pct.tolist()))
+    texts = [(f"{part.name} {share}", share) for part, share in zip(parts, shares, strict=True)]
+    return draw_parts_bar(edges, parts, texts if has_texts else None, ascii_only)
 
 
 def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
-    """All classes on one line, as long as their shares; their signs stand in the table."""
-    line = Line()
-    ends = np.rint(np.cumsum([row.rank_seconds for row in bill.rows]) / bill.total_s * width).astype(int)
-    begin = 0
-    for row, end in zip(bill.rows, ends.tolist(), strict=True):
-        sign, role = class_look(row.key, ascii_only)
-        line.add(sign * (end - begin), role)
-        begin = end
-    return line
+    """All classes on one line of whole cells, for text without colours too, with their shares."""
+    edges = np.rint(_find_edges(np.array([row.rank_seconds for row in bill.rows]), width))
+    return _draw_classes_bar(bill, edges, np.array([row.share_pct for row in bill.rows]), ascii_only)
 
 
 def class_look(key: str, ascii_only: bool) -> Piece:

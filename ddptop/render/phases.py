@@ -206,15 +206,17 @@ def is_parted(one: Role, other: Role) -> bool:
 
 
 def draw_parts_bar(
-    edges: Column, parts: Sequence[StepPart], texts: Sequence[Sequence[str]], ascii_only: bool
+    edges: Column, parts: Sequence[StepPart], texts: Sequence[Sequence[str]] | None, ascii_only: bool
 ) -> Line:
     """A bar in solid colours. `edges`: (parts + 1,) in cells, exact to an eighth of one; `texts`: for each
     part, of which the first that fits is written into it. A part that is as light as the one before it has
-    its letter at least: hue alone does not part them."""
+    its letter at least: hue alone does not part them. None: a further line of the bar, without letters."""
     eighths = np.rint(edges * (1 if ascii_only else EIGHTHS)).astype(int)
     eighths *= EIGHTHS if ascii_only else 1
     sizes = np.diff(eighths).tolist()
     cells = _part_cells(sizes, parts, ascii_only)
+    if texts is None:
+        return join_cells(cells)
     before: StepPart | None = None
     for index, part in enumerate(parts):
         first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS

@@ -51,7 +51,7 @@ def shorten_detail(detail: str, width: int) -> str:
 
 def without_state(shown: Verdict) -> str:
     """The sentence without `STALLED 17 s · ` at its begin, which is in the header."""
-    stated = shown.sentence.startswith(("STALLED", "FAILED", "LOST"))
+    stated = shown.sentence.startswith(("STALLED", "FAILED", "LOST", "UNREACHABLE"))
     return shown.sentence.partition(" · ")[2] if stated else shown.sentence
 
 

@@ -105,7 +105,7 @@ def test_the_first_suggestion_rests_on_what_the_data_costs(slow: Report) -> None
     assert first.kind == "data_workers"
     assert first.figures["rank"] == 1
     assert first.gain_pct == pytest.approx(slow.cost.flagged_pct, rel=0.05)
-    assert "10.0 ms more than the others while waiting for its next batch" in first.because
+    assert "10.0 ms more than the others in data loading" in first.because
 
 
 def test_buckets_have_their_bandwidth(slow: Report) -> None:

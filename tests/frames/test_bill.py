@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,8 +13,18 @@ import pytest
 from ddptop.frames.bill import CLASSES, bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
 from ddptop.frames.codec import WORDS
 from ddptop.frames.ledger import LEDGER_CLASSES, WaitedFor
-from ddptop.render.bill import LOSSES_TITLE, draw_bill, draw_rank_bills, loss_phrases, waited_columns
+from ddptop.frames.numbers import percent
+from ddptop.render.bill import (
+    LOSSES_TITLE,
+    draw_bill,
+    draw_bill_bar,
+    draw_rank_bills,
+    loss_phrases,
+    waited_columns,
+)
 from ddptop.render.colours import THEMES_OF_ROLES
+from ddptop.render.line import Role
+from ddptop.render.phases import is_parted
 from ddptop.render.text import text_width
 from tests.frames.ledgers import checkpoints, ledger, waited
 
@@ -108,8 +120,8 @@ def test_every_width_holds_the_bar_and_the_shares(width: int, ascii_only: bool) 
     texts = [str(line) for line in lines]
     assert max(map(text_width, texts)) <= width
     assert not ascii_only or "".join(texts).replace("…", "").isascii()
-    signs = {words.plain if ascii_only else words.glyph for words in CLASSES.values()}
-    assert any(line.width == width and set(str(line)) <= signs for line in lines)
+    bar = draw_bill_bar(bill_of(checkpoints()), width, ascii_only)
+    assert bar.width == width and bar in lines
     assert any(text.rstrip().endswith("100.0") for text in texts)
 
 
@@ -159,6 +171,28 @@ def test_each_rank_has_a_bar_of_its_classes_as_long_as_that_of_all_ranks(ascii_o
     assert len(shown) == 2 and shown[1].startswith("rank 0"), (
         "the others waited for the one that waited least"
     )
+
+
+def test_a_further_line_of_a_bar_has_no_letters_where_the_first_one_tells_the_parts() -> None:
+    bill = bill_of(checkpoints())
+    first, further = draw_rank_bills(checkpoints(), bill, 100, 8, False, tall=2)[2:4]
+    assert any(role.startswith("ink") for _, role in first.pieces)
+    assert not any(role.startswith("ink") for _, role in further.pieces)
+    assert further.width == first.width
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_the_bar_of_the_bill_has_its_shares_and_parts_all_neighbours(ascii_only: bool) -> None:
+    """By lightness, or by a letter: shares change places, so that any two classes may be neighbours."""
+    bill = bill_of(checkpoints())
+    line = draw_bill_bar(bill, 80, ascii_only)
+    largest = max(bill.rows, key=lambda row: row.share_pct)
+    assert line.width == 80 and f"{largest.title} {percent(largest.share_pct)}" in str(line)
+    assert not set(str(line)) & set("▏▎▍▌▋▊▉"), "text without colours has whole cells"
+    solid = [role for _, role in line.pieces if not role.startswith("ink")]
+    for one, other in itertools.pairwise(dict.fromkeys(role.partition("/")[2] for role in solid)):
+        letters = any(role == f"ink/{other}" for _, role in line.pieces)
+        assert ascii_only or letters or is_parted(cast("Role", one), cast("Role", other)), (one, other)
 
 
 @pytest.mark.parametrize("width", [28, 50, 65, 80, 160])

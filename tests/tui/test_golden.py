@@ -396,7 +396,9 @@ def test_the_gravest_matter_comes_first_everywhere(case: str) -> None:
     shown = snapshot(frame)
     assert (shown["run"]["state"], shown["verdict"]["sentence"]) == (state, sentence)
     assert sentence in watch_line(frame) and "slowest" not in watch_line(frame)
-    for text in (draw_frame(frame, 100), *(sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6)))):
+    screens = [sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6))]
+    assert not any(state.upper() in text.splitlines()[1] for text in screens), "the header says it"
+    for text in (draw_frame(frame, 100), *screens):
         head, below, *_ = text.splitlines()
         assert state.upper() in head and "LIVE" not in head
         assert sentence.partition(" · ")[2][:12] in below

@@ -298,7 +298,7 @@ def test_an_event_ends_with_a_word(world: str, view: str, size: str) -> None:
         ("dead", "rank", "80x24", "░ other                    1.1     1.2    -0.2"),
         ("start of 64", "hosts", "80x24", "· import of torch  ░ script  ≡ process group  ≈ model  ▒ waits"),
         ("start", "start", "30x6", "1-9    Esc back ? help q quit"),
-        ("4,096 ranks", "events", "160x50", "others waited 883.5 rank-minutes for rank 1 while waiting"),
+        ("4,096 ranks", "events", "160x50", "others waited 883.5 rank-minutes for rank 1 in data load"),
         ("start", "overview", "80x24", "▸     3 –     –   ○ missing"),
     ],
 )
@@ -310,9 +310,7 @@ def test_nothing_of_a_page_is_lost(world: str, view: str, size: str, expected: s
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_how_long_the_others_waited_is_a_whole_sentence(width: int) -> None:
     scene = Scene(frame_of("4,096 ranks"), place_at("events"))
-    assert "while waiting for its next batch" in " ".join(
-        str(line).strip() for line in draw_waits(scene, [1], width)
-    )
+    assert "in data loading" in " ".join(str(line).strip() for line in draw_waits(scene, [1], width))
 
 
 def test_a_rank_that_has_not_reported_is_missing_also_in_a_stall() -> None:

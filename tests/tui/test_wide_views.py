@@ -155,7 +155,7 @@ def test_below_the_hosts_are_the_ranks_of_the_chosen_one_its_usage_and_what_they
     assert re.search(r"data +21\.5 +1\.3 +\+20\.2", text)
     assert "72% of 96 cores" in text and "power cap" in text
     assert "others waited 660.0 rank-seconds for rank 6" in text
-    assert re.search(r"waiting for the next batch +8% +0%", text), "of its four ranks, and of the others"
+    assert re.search(r"data loading +8% +0%", text), "of its four ranks, and of the others"
     ranks = {spot[2] for line in person.lines for spot in line.spots if isinstance(spot[2], Action)}
     assert {Do.RANK(rank) for rank in range(4, 8)} <= ranks
     rules = titles(person)

@@ -160,13 +160,23 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
             Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
             mode,
             Line(f"{counted(behind, 'step')} ago", "dim") if behind > 0 else Line(),
-            Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms")) if shown.detailed else Line(),
+            _draw_exposed(shown, width) if shown.detailed else Line(),
             Line("overlap ", "dim").add(percent(shown.overlap_pct)) if shown.detailed else Line(),
             Line("zoom ", "dim").add(f"{2**state.level}x", "accent" if state.level else "text"),
             Line(f"{len(shown.lanes)} of {world:,} lanes", "dim") if part else Line(),
         ],
         width,
     )
+
+
+MEAN_FROM = 60
+"""Columns from which a mean is called one."""
+
+
+def _draw_exposed(shown: Timeline, width: int) -> Line:
+    """The mean exposed communication of the step's ranks; each lane has its own."""
+    line = Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms"))
+    return line.add(" mean", "dim") if width >= MEAN_FROM else line
 
 
 def _draw_host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:

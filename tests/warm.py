@@ -37,13 +37,16 @@ from typing import Any, NoReturn
 MODULES = ("torch.distributed.run", "ddptop.cli.launch", "ddptop.cli.demo", "ddptop.training.demo")
 """Those that are worth it: they import torch, or start processes that do."""
 
-OURS = ("ddptop.collector", "ddptop.agent", "ddptop.cli.main")
+OURS = ("ddptop.collector", "ddptop.agent", "ddptop.cli.main", "ddptop.cli.launch")
 """Those whose own modules take long to import: their forks begin with these, all other forks without."""
 
 IN_HASTE = str(Path(__file__).with_name("in_haste.py"))
 """A program that runs one of these."""
 
-THEIR_MODULES = ("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main")
+THEIR_MODULES = (
+    *("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main"),
+    *("ddptop.cli.watched_run", "encodings.idna"),
+)
 
 OPTIONS = ("-u", "-B")
 HANDLED = (
@@ -223,12 +226,23 @@ def serve(fd: int) -> NoReturn:
     for name in (*THEIR_MODULES, "torch.distributed.run", "torch._dynamo"):
         importlib.import_module(name)
     del sys.modules["triton"]
+    _name_methods_quickly()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ddptop", "tests")]:
         _of_ours[name] = sys.modules.pop(name)
     imported |= {name: module for name, module in sys.modules.items() if name not in before | FREED}
     one_thread = len(list(Path("/proc/self/task").iterdir())) == 1
     connection = socket.socket(fileno=fd)
     _wait_and_fork(connection if one_thread else _refuse(connection))
+
+
+def _name_methods_quickly() -> None:
+    """Torch's rendezvous reads the source of all its callers for the name of one: most of what a launcher takes.
+
+    `sys._getframe` has the same name in a microsecond.
+    """
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+    dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
 
 
 _of_ours: dict[str, ModuleType] = {}

@@ -1,11 +1,13 @@
 """For all tests."""
 
+import gc
 import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 os.environ["DDPTOP"] = "0"
@@ -17,6 +19,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Rewriting the asserts of all test files takes six seconds: the next run and the other workers read them.
 Commands that tests start would compile the whole package each time."""
+
+
+gc.disable()
+"""Until all tests are collected: nothing of them is garbage."""
 
 
 settings.register_profile(
@@ -33,6 +39,31 @@ SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # xdist would give out first the files with the most tests
+    if hasattr(config, "workerinput"):
+        worker, n_workers = config.workerinput["workerid"], config.workerinput["workercount"]
+        rewrite_asserts(config, int(worker.removeprefix("gw")), n_workers)
+
+
+def rewrite_asserts(config: pytest.Config, share: int, n_shares: int) -> None:
+    """Rewrite the asserts of a share of the test files, where that has not been done since they changed.
+
+    Each worker imports all test files. In a new clone, each would rewrite them all.
+    """
+    folders = {Path(word.partition("::")[0]).resolve() for word in config.args}
+    files = [
+        file for file in Path(__file__).parent.rglob("test_*.py") if not folders.isdisjoint(file.parents)
+    ]
+    for file in sorted(files, key=lambda file: (file.stat().st_size, file))[share::n_shares]:
+        cached = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(file, cached) is None and rewrite.try_makedirs(cached.parent):
+            source, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, cached)
+
+
+def pytest_collection_finish() -> None:
+    """What has been collected stays: looking through it again for garbage takes half a second each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

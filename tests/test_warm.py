@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.processes import DEADLINE_S, environment, run
-from tests.warm import LARGEST_REQUEST, Template
+from tests.warm import LARGEST_REQUEST, Template, method_name
 
 SCRIPT = """
 import os, signal, sys, warnings
@@ -56,6 +56,18 @@ def test_a_script_sees_no_difference(tmp_path: Path, how: str, code: int) -> Non
     assert warm.stdout.splitlines() == cold.stdout.splitlines()
     assert _own(warm.stderr) == _own(cold.stderr)
     assert "customized" in warm.stdout
+
+
+def test_a_method_has_the_name_that_torch_gives_it() -> None:
+    torchs = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous").get_method_name
+
+    def record(name: Any) -> str:
+        return str(name())
+
+    def rendezvous() -> tuple[str, str]:
+        return record(method_name), record(torchs)
+
+    assert rendezvous() == ("rendezvous", "rendezvous")
 
 
 def _own(stderr: str) -> list[str]:

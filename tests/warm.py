@@ -236,13 +236,15 @@ def serve(fd: int) -> NoReturn:
 
 
 def _name_methods_quickly() -> None:
-    """Torch's rendezvous reads the source of all its callers for the name of one: most of what a launcher takes.
-
-    `sys._getframe` has the same name in a microsecond.
-    """
+    """For the name of a caller, torch's rendezvous reads the source of all: most of what a launcher takes."""
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
-    dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
+    dynamic_rendezvous.get_method_name = method_name
+
+
+def method_name(depth: int = 2) -> str:
+    """The name of the function that called the caller, as torch's `get_method_name` has it."""
+    return sys._getframe(depth).f_code.co_name
 
 
 _of_ours: dict[str, ModuleType] = {}

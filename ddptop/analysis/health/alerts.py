@@ -71,22 +71,27 @@ def alerts(
     """
     outside = outside_end_alert(state)
     silent = silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
-    host = _alert_of_silent_hosts(state, states, silent, now_ns)
-    exits = [_failed(state, states), _lost(state, states, silent)]
+    silent_hosts = _alert_of_silent_hosts(state, states, silent, now_ns)
+    exits: list[Alert | None] = [
+        _alert_of_failed_ranks(state, states),
+        _alert_of_lost_ranks(state, states, silent),
+    ]
     if _first_lost(state, states):
         exits.reverse()
-    # What ranks report that lost the connection to a host is no cause of its silence.
-    first = host is not None and all(follows(state.ranks[rank]) for rank in state.ended_badly())
+    # Ranks fail when they lose the connection to a silent host: then the host is the cause, and comes first.
+    if silent_hosts is not None and all(follows(state.ranks[rank]) for rank in state.ended_badly()):
+        exits.insert(0, replace(silent_hosts, evidence={**silent_hosts.evidence, "cause": True}))
+    else:
+        exits.append(silent_hosts)
     kept = state.stall_at_end()
     active = [
         outside,
-        _stalled(state, diagnosis) if kept is not None else None,  # the exits follow from it
-        *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
-        host if not first else None,
-        _stalled(state, diagnosis) if kept is None else None,
-        _compiling(state) if diagnosis is None else None,
-        _mismatch(state, diagnosis),
-        _bad_loss(state, now_ns) or _bad_loss_before(state, now_ns),
+        _alert_of_stall(state, diagnosis) if kept is not None else None,  # the exits follow from it
+        *exits,
+        _alert_of_stall(state, diagnosis) if kept is None else None,
+        _alert_of_compiling_ranks(state) if diagnosis is None else None,
+        _alert_of_mismatch(state, diagnosis),
+        _alert_of_bad_loss(state, now_ns) or _alert_of_passed_loss(state, now_ns),
         state.synchronisation.alert(),
         state.replicas.alert(),
         state.synchronisation.skipped.alert(),
@@ -95,9 +100,9 @@ def alerts(
         links.alert(state.hosts) if state.ended_ns is None else None,
         disks_alert(state, now_ns),
         state.preflight.alert(state.cards, state.presence.host_names) if state.ended_ns is None else None,
-        _lost_records(state),
-        _recording(state),
-        _refused(state),
+        _alert_of_lost_records(state),
+        _alert_of_recording(state),
+        _alert_of_refused_messages(state),
     ]
     return tuple(alert for alert in active if alert is not None)
 
@@ -107,7 +112,7 @@ def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
     return bool(ended) and states[ended[0]] == "lost"
 
 
-def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
+def _alert_of_failed_ranks(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     ranks = [rank for rank in unexplained_ends(state) if states[rank] == "failed"]
     if not ranks:
         return None
@@ -116,21 +121,23 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     ended = describe_exit(first, ended_step(state, ranks[0]))
     if len(alike) > 1 and ended.startswith("was "):
         ended = f"were{ended[3:]}"
-    message = _given_up(state, first) or say("failed_rank", who=ranks_phrase(alike, len(states)), ended=ended)
-    message = _repeated(state, first) + message
+    message = _gave_up_phrase(state, first) or say(
+        "failed_rank", who=ranks_phrase(alike, len(states)), ended=ended
+    )
+    message = _repetition_phrase(state, first) + message
     if first.left_early:
         message += sentences.left_behind_phrase(state, ranks[0])
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
-    return _of_death("failed_rank", state, ranks[0], message, evidence)
+    return _make_alert_of_death("failed_rank", state, ranks[0], message, evidence)
 
 
-def _repeated(state: RunState, first: RankState) -> str:
+def _repetition_phrase(state: RunState, first: RankState) -> str:
     """`failed 4 times at train.py:26 (3 restarts): ` where attempts before failed alike."""
     failure = failure_of(first)
     return repeated_phrase(1 + state.end.failures.count(failure), failure.place, state.incarnation)
 
 
-def _given_up(state: RunState, rank_state: RankState) -> str:
+def _gave_up_phrase(state: RunState, rank_state: RankState) -> str:
     """`ranks 0 and 2 gave up waiting after 20 s: RuntimeError: Timed out (train.py:18 step)`; empty where
     the rank did not give up."""
     kept = state.stall_at_end()
@@ -142,7 +149,7 @@ def _given_up(state: RunState, rank_state: RankState) -> str:
     return say("failed_rank", "gave_up", waited=waited, reason=why, where=where)
 
 
-def _of_death(
+def _make_alert_of_death(
     kind: AlertKind, state: RunState, rank: int, message: str, evidence: dict[str, Scalar]
 ) -> Alert:
     rank_state = state.ranks[rank]
@@ -177,7 +184,7 @@ def _alert_of_silent_hosts(
     return Alert.declared(kind, first, step, since_s, message, evidence)
 
 
-def _lost(
+def _alert_of_lost_ranks(
     state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]]
 ) -> Alert | None:
     of_hosts = {rank for ranks in silent.values() for rank in ranks}
@@ -193,12 +200,12 @@ def _lost(
         if not exit_known(first):
             whose = "its process is" if len(gone) == 1 else "their processes are"
             message = say("lost_rank", "gone", who=ranks_phrase(gone, len(states)), whose=whose)
-        message = _given_up(state, first) or _repeated(state, first) + message
-        return _of_death("lost_rank", state, gone[0], message, evidence)
-    return _silent(state, ranks)
+        message = _gave_up_phrase(state, first) or _repetition_phrase(state, first) + message
+        return _make_alert_of_death("lost_rank", state, gone[0], message, evidence)
+    return _alert_of_silent_ranks(state, ranks)
 
 
-def _silent(state: RunState, ranks: list[int]) -> Alert:
+def _alert_of_silent_ranks(state: RunState, ranks: list[int]) -> Alert:
     """The alert of ranks whose hosts do not report either; how their processes exited is unknown."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
     rank_state = state.ranks[first]
@@ -214,7 +221,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     return Alert.declared("lost_rank", first, rank_state.step, since_s, message, evidence)
 
 
-def _compiling(state: RunState) -> Alert | None:
+def _alert_of_compiling_ranks(state: RunState) -> Alert | None:
     """The ranks that compile, as their stacks showed when they were asked why they make no progress, and that
     have not moved since."""
     if not state.excuses.compiling_ns or state.ended_ns is not None:
@@ -238,7 +245,7 @@ def _compiling(state: RunState) -> Alert | None:
     return Alert.declared("compiling", ranks[0], first.step, state.unix_s(first.moved_ns), message, evidence)
 
 
-def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
+def _alert_of_stall(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     if diagnosis is None or STALLS[diagnosis.kind].has_own_alert:
         return None
     rank, kept = diagnosis.ranks[0] if diagnosis.ranks else None, state.stall_at_end()
@@ -264,10 +271,10 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     return Alert.declared("stall", rank, step, state.unix_s(since_ns), message, evidence)
 
 
-def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
+def _alert_of_mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     """The mismatch of a stall, or one for which gloo aborted a rank: tensors of different sizes."""
     if diagnosis is None or not diagnosis.sides:
-        return _fatal_mismatch(state)
+        return _alert_of_fatal_mismatch(state)
     since_ns = diagnosis.since_ns
     evidence: dict[str, Scalar] = {"group": diagnosis.group, "sequence": diagnosis.sequence}
     for i, side in enumerate(diagnosis.sides):
@@ -282,7 +289,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     return Alert.declared("mismatch", rank, diagnosis.step, since_s, message, evidence)
 
 
-def _fatal_mismatch(state: RunState) -> Alert | None:
+def _alert_of_fatal_mismatch(state: RunState) -> Alert | None:
     ended = unexplained_ends(state)
     if not ended:
         return None
@@ -306,7 +313,7 @@ def _side_phrase(rank: int, operation: str, call: str) -> str:
     return say("mismatch", "side", rank=rank, operation=operation or "a collective", where=where)
 
 
-def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
+def _alert_of_bad_loss(state: RunState, now_ns: int) -> Alert | None:
     ranks = state.table.ranks_with_bad_loss()
     bad = [(state.ranks[rank].bad_loss_ns, rank, state.ranks[rank].bad_loss_step or 0) for rank in ranks]
     if not bad:
@@ -321,7 +328,7 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
     return Alert.declared("nan", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
-def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
+def _alert_of_passed_loss(state: RunState, now_ns: int) -> Alert | None:
     """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
     ranks = [rank for rank, member in enumerate(state.ranks) if member.bad_loss_before is not None]
     before = [(state.ranks[rank].bad_loss_before, rank) for rank in ranks]
@@ -348,7 +355,7 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
         return None
     s = straggler
     if s.rare is not None:
-        return _rarely_late(state, s, s.rare)
+        return _alert_of_rare_straggler(state, s, s.rare)
     ranks = blamed(s)
     ending = "" if len(ranks) > 1 else "s"
     part = late_part_phrase(s.cause, s.place)
@@ -379,7 +386,7 @@ def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert |
     return Alert.declared("straggler", s.rank if ranks else None, None, since_s, message, evidence)
 
 
-def _rarely_late(state: RunState, straggler: Straggler, rare: RareSlowness) -> Alert:
+def _alert_of_rare_straggler(state: RunState, straggler: Straggler, rare: RareSlowness) -> Alert:
     where = which_hosts(state.presence.host_names, (straggler.rank,))
     evidence: dict[str, Scalar] = {
         "lateness_ms": round(straggler.lateness_ms, 3),
@@ -395,7 +402,7 @@ def _rarely_late(state: RunState, straggler: Straggler, rare: RareSlowness) -> A
     return Alert.declared("straggler", straggler.rank, rare.steps[-1], since_s, text, evidence)
 
 
-def _lost_records(state: RunState) -> Alert | None:
+def _alert_of_lost_records(state: RunState) -> Alert | None:
     of_ranks = state.table.lost_records
     lost = Counter({rank: int(of_ranks[rank]) for rank in of_ranks.nonzero()[0].tolist()})
     if not lost:
@@ -406,7 +413,7 @@ def _lost_records(state: RunState) -> Alert | None:
     return Alert.declared("lost_records", worst, None, since, message, {"lost": total, "ranks": len(lost)})
 
 
-def _recording(state: RunState) -> Alert | None:
+def _alert_of_recording(state: RunState) -> Alert | None:
     if state.missing.recording_trouble is None:
         return None
     t_ns, message = state.missing.recording_trouble
@@ -414,7 +421,7 @@ def _recording(state: RunState) -> Alert | None:
     return Alert.declared("recording", None, None, state.unix_s(t_ns), message, evidence)
 
 
-def _refused(state: RunState) -> Alert | None:
+def _alert_of_refused_messages(state: RunState) -> Alert | None:
     """Messages that the collector refused: malformed, of another version, or after an internal error."""
     if state.missing.refused is None:
         return None

@@ -213,7 +213,7 @@ class CompleteStep:
         whole = self.own_block()
         at = whole.cells_at
         cells = [
-            _picked(whole.cells[at[rank] : at[rank + 1]], place)
+            _pick_cells(whole.cells[at[rank] : at[rank + 1]], place)
             for rank, place in zip(ranks.tolist(), places, strict=True)
         ]
         cells_at = np.zeros(len(ranks) + 1, np.int64)
@@ -229,7 +229,7 @@ class CompleteStep:
             cells_at,
             [],
         )
-        block.detailed.extend(_detailed(block))
+        block.detailed.extend(_find_detailed(block))
         return CompleteStep(self.step, block)
 
     def own_block(self) -> StepBlock:
@@ -257,7 +257,7 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
     """Let go of the other steps of their blocks: these are kept for longer than they are."""
     block = steps[0].block
     if all(step.block is block for step in steps):  # usually
-        whole = _picked_steps(block, np.array([step.at for step in steps]))
+        whole = _pick_steps(block, np.array([step.at for step in steps]))
         if whole.integers.size + len(whole.cells) <= TOGETHER:
             for number, step in enumerate(steps):
                 step.block, step.at = whole, number
@@ -266,7 +266,7 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
     if (
         sum(block.integers.size + len(block.cells) for block in own_blocks) <= TOGETHER
     ):  # of few ranks: one copy
-        whole = _joined(own_blocks)
+        whole = _concatenate_blocks(own_blocks)
         for number, step in enumerate(steps):
             step.block, step.at = whole, number
         return
@@ -274,7 +274,7 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
         step.block, step.at = StepBlock._make(column.copy() for column in block), 0
 
 
-def _picked_steps(block: StepBlock, numbers: Indices) -> StepBlock:
+def _pick_steps(block: StepBlock, numbers: Indices) -> StepBlock:
     """A block of some steps of a block."""
     ranks = block.loss.shape[1]
     rows = (numbers[:, None] * ranks + np.arange(ranks)).ravel()
@@ -300,7 +300,7 @@ def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
     if len(of_rows) == len(steps):
         return _columns_of_rows(of_rows)
     # They were divided by process group, which takes columns.
-    return _joined(
+    return _concatenate_blocks(
         [
             _columns_of_rows([piece]) if isinstance(piece, CompleteSteps) else piece.own_block()
             for piece in steps
@@ -308,7 +308,7 @@ def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
     )
 
 
-def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
+def _concatenate_blocks(blocks: Sequence[StepBlock]) -> StepBlock:
     """One block of the steps of all."""
     ends = np.cumsum([len(block.cells) for block in blocks])
     cells_at = [block.cells_at[:-1] + end - len(block.cells) for block, end in zip(blocks, ends, strict=True)]
@@ -384,13 +384,13 @@ def _columns_of_rows(steps: Sequence[CompleteSteps]) -> StepBlock:
         )
         for numbers in alike.values()
     ]
-    block, to = _filled(sources, n, ranks), np.concatenate(cells)
+    block, to = _fill_block(sources, n, ranks), np.concatenate(cells)
     block.base_ns.reshape(-1)[to] = np.concatenate([run.part(run.rows.base_ns) for run in runs])
     block.layout.reshape(-1)[to] = np.concatenate([run.part(run.rows.layout) for run in runs])
     return block
 
 
-def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ranks: int) -> StepBlock:
+def _fill_block(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ranks: int) -> StepBlock:
     """The block of n steps; of each source the places (step x ranks + rank) and the rows for them."""
     total, order = n * ranks, np.empty(n * ranks, np.int64)
     if len(sources) == 1:  # usually: its rows are read in the order of their places
@@ -436,17 +436,17 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
         cells_at,
         [],
     )
-    block.detailed.extend(_detailed(block))
+    block.detailed.extend(_find_detailed(block))
     return block
 
 
-def _detailed(block: StepBlock) -> list[bool]:
+def _find_detailed(block: StepBlock) -> list[bool]:
     detailed = reduce_rows(np.bitwise_or, block.integers[FLAGS]) & int(Flag.DETAIL)
     flagged: list[bool] = detailed.astype(bool).tolist()
     return flagged
 
 
-def _picked(cells: Numbers, place: Mapping[int, int]) -> list[int]:
+def _pick_cells(cells: Numbers, place: Mapping[int, int]) -> list[int]:
     """The cells of a group's own buckets, with their numbers in its layout."""
     if len(cells) % CELL:
         return []

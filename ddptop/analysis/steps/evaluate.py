@@ -184,7 +184,7 @@ class StepEvaluation:
             layout = int(steps.largest_layout[0])
             only = self._splitter.only_part(layout)
             if only is not None and (steps.largest_layout == layout).all():  # usually
-                self._wait([self._whole(steps, only)], t_ns, n_cells)
+                self._wait([self._wait_undivided(steps, only)], t_ns, n_cells)
                 return
         edges = [*begins_of_runs(steps.largest_layout).tolist(), steps.n_steps]
         for first, stop in pairwise(edges):
@@ -194,7 +194,11 @@ class StepEvaluation:
                 room = int(np.searchsorted(self._cells + np.cumsum(cells[begin:stop]), BATCH_CELLS)) + 1
                 end = min(stop, begin + room, begin + BATCH - self.n_waiting)
                 some_steps = steps.part(begin, end)
-                waiting = [*self._divided(some_steps)] if only is None else [self._whole(some_steps, only)]
+                waiting = (
+                    [*self._divide_by_group(some_steps)]
+                    if only is None
+                    else [self._wait_undivided(some_steps, only)]
+                )
                 self._wait(waiting, t_ns[begin:end], int(cells[begin:end].sum()))
                 begin = end
                 if self.n_waiting >= BATCH or self._cells >= BATCH_CELLS:
@@ -207,11 +211,11 @@ class StepEvaluation:
         self.n_waiting += len(t_ns)
         self._cells += n_cells
 
-    def _whole(self, steps: CompleteSteps, part: Part) -> _Waiting:
+    def _wait_undivided(self, steps: CompleteSteps, part: Part) -> _Waiting:
         """Steps in which all ranks are one part."""
-        return _Waiting(steps, self._division((part,)), None)
+        return _Waiting(steps, self._make_division((part,)), None)
 
-    def _divided(self, steps: CompleteSteps) -> Iterator[_Waiting]:
+    def _divide_by_group(self, steps: CompleteSteps) -> Iterator[_Waiting]:
         """Steps that are divided among several process groups."""
         for place, number in enumerate(steps.numbers.tolist()):
             step = CompleteStep(number, columns_of([steps.part(place, place + 1)]))
@@ -219,9 +223,9 @@ class StepEvaluation:
             for part, of_part in self._splitter.split(step):
                 parts.append(part)
                 of_parts.append(of_part)
-            yield _Waiting(step, self._division(tuple(parts)), tuple(of_parts))
+            yield _Waiting(step, self._make_division(tuple(parts)), tuple(of_parts))
 
-    def _division(self, parts: tuple[Part, ...]) -> Division:
+    def _make_division(self, parts: tuple[Part, ...]) -> Division:
         return Division(parts, self._compare(parts), self._splitter.version, self._splitter.peers)
 
     def _compare(self, parts: tuple[Part, ...]) -> tuple[Comparison, ...]:
@@ -238,10 +242,10 @@ class StepEvaluation:
         elif len(parts) == 1 and parts[0].scope is self._last_scope:  # usually; a scope takes long to hash
             return self._last_compared
         self._last_scope = parts[0].scope if parts else None
-        self._last_compared = tuple([self._comparison(part.scope) for part in parts])
+        self._last_compared = tuple([self._find_comparison(part.scope) for part in parts])
         return self._last_compared
 
-    def _comparison(self, scope: Scope) -> Comparison:
+    def _find_comparison(self, scope: Scope) -> Comparison:
         comparison = self._comparisons.get(scope)
         if comparison is None:
             self._comparisons[scope] = comparison = self.compare_ranks(scope)
@@ -270,26 +274,27 @@ class StepEvaluation:
         columns, end_s = _times_ms(block, shadow), self._end_s(block)
         own, parts = compute_own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
-        kinds = kinds_of_steps(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
+        kinds = kinds_of_steps(block, {index: batch.divided(index) for index in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
         dear = self._state.ledger.take(numbers, batch.runs_of_peers, block, columns, parts, end_s)
         if parts is not None:  # else waits are known of sampled steps only
             self._rare_events.take(dear, numbers, end_s)
-        exposed, budget = _budget(columns, parts)
+        exposed, step_parts = _step_parts(columns, parts)
         wall, known_phases = median(columns[0]), ~reduce_rows(np.logical_or, shadow)
         figures.recorded_steps.take(numbers, known_phases)
         every = figures.recorded_steps.every
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed), every)
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
-        if len(at := np.flatnonzero(known_phases)):
-            point = np.float64(self._state.history.end) + at
-            part = at if len(at) < len(numbers) else slice(None)  # usually all: nothing is copied
+        recorded = np.flatnonzero(known_phases)
+        if len(recorded):
+            point = np.float64(self._state.history.end) + recorded
+            part = recorded if len(recorded) < len(numbers) else slice(None)  # usually all: nothing is copied
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
-            self._flag_by_own_times(batch.divisions, at, numbers[part], end_s[part])
+            self._flag_by_own_times(batch.divisions, recorded, numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
         points: dict[str, Column] = {
@@ -298,33 +303,33 @@ class StepEvaluation:
             **_loss_points(losses, is_known),
             "step_ms": wall,
             "busbw_gbps": np.full(len(numbers), np.nan),
-            **budget,
+            **step_parts,
         }
         waited = None if parts is None else parts[PART_COLUMNS.index("cpu")].copy()
-        bare = _exposed_of_passes(block, parts)
-        listened = (own, parts) if self.on_steps is not None else (None, None)
+        exposed_of_passes = _find_exposed_of_passes(block, parts)
+        for_export = (own, parts) if self.on_steps is not None else (None, None)
         del own, parts  # of many ranks they take as much as bucket detail does next
         detail: list[EvaluatedDetail] = []
         for kind, run in groupby(kinds, key=kinds.__getitem__):
-            detail += self._add_detail([*run], batch, kind, columns, points, bare)
-        if self.for_views and len(at):
+            detail += self._add_detail([*run], batch, kind, columns, points, exposed_of_passes)
+        if self.for_views and len(recorded):
             self._keep_activities(batch, kinds, known_phases)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
             divided = [*map(batch.divided, range(len(numbers)))]
-            self.on_steps(EvaluatedSteps(divided, block, columns, *listened, points, detail))
+            self.on_steps(EvaluatedSteps(divided, block, columns, *for_export, points, detail))
 
     def _take_losses(self, block: StepBlock, numbers: Column, completed_ns: Integers) -> tuple[Column, Mask]:
-        """Take the losses of n steps; returns them, and which of them are known, as `_losses`."""
+        """Take the losses of n steps; returns them, and which of them are known, as `_read_losses`."""
         figures = self._figures
-        losses, is_known = self._losses(block, int(numbers[-1]))
+        losses, is_known = self._read_losses(block, int(numbers[-1]))
         newest = len(numbers) - 1 - is_known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         self._state.loss_spread.take(
-            numbers, block.loss, lambda at: self._state.unix_s(int(completed_ns[at]))
+            numbers, block.loss, lambda index: self._state.unix_s(int(completed_ns[index]))
         )
         return losses, is_known
 
@@ -339,7 +344,7 @@ class StepEvaluation:
         newest = int(np.flatnonzero(is_recorded)[-1])
         self._figures.kept.take(batch.divided(newest), recorded, aside)
 
-    def _losses(self, block: StepBlock, newest: int) -> tuple[Column, Mask]:
+    def _read_losses(self, block: StepBlock, newest: int) -> tuple[Column, Mask]:
         """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first.
 
         `newest`: number of the newest step."""
@@ -375,27 +380,30 @@ class StepEvaluation:
         kind: Kind,
         columns: Column,
         points: dict[str, Column],
-        bare: Column | None,
+        exposed_of_passes: Column | None,
     ) -> list[EvaluatedDetail]:
-        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `batch`. `bare`: as
-        returned by `_exposed_of_passes`."""
+        """Evaluate consecutive detailed steps of one kind.
+
+        `run`: their indices in `batch`; `exposed_of_passes`: as returned by `_find_exposed_of_passes`."""
         figures, steps = self._figures, [*map(batch.divided, run)]
         numbers, times = points["step"], points["time_s"]
         window = figures.detail
         if window is None or needs_new_window(window, steps[0], kind):
-            several = any(compared.several_hosts for compared in steps[0].compared)
-            newest = -1 if window is None else window.newest
             window = figures.detail = DetailWindow(
-                figures.world, figures.size, several_hosts=several, version=kind.version, newest=newest
+                figures.world,
+                figures.size,
+                several_hosts=any(compared.several_hosts for compared in steps[0].compared),
+                version=kind.version,
+                newest=-1 if window is None else window.newest,
             )
             self._note_arrivals(run[0], numbers[run[0]], times[run[0]])
         backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
-        of_run = columns[:, run], places, None if bare is None else bare[run]
+        of_run = columns[:, run], places, None if exposed_of_passes is None else exposed_of_passes[run]
         evaluated = evaluate_detail(window, steps, kind, backend, *of_run)
         due = rules_are_due(numbers[run], window.newest)
         window.newest = int(numbers[run[-1]])
-        settled = self._settled(window, evaluated, places, run, due)
+        settled = self._find_settled(window, evaluated, places, run, due)
         added: list[AddedDetail] = []
         for part in add_detail(window, evaluated, places, due[~settled]):
             if np.any((part.first <= due[settled]) & (due[settled] < part.stop)):
@@ -419,21 +427,23 @@ class StepEvaluation:
             wait, transfer, busbw = evaluated.history(first, stop, clock_free=clock_free)
             points["busbw_gbps"][some_steps] = busbw
             backward = columns[3, some_steps].mean(axis=-1) - wait - transfer
-            less = np.isnan(points["wait_ms"][some_steps])  # the last gradient is not known
+            # There the last gradient of some rank is not known.
+            is_unknown = np.isnan(points["wait_ms"][some_steps])
             sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
             for name, values in sampled.items():
-                points[name][some_steps] = np.where(less, values, points[name][some_steps])
+                points[name][some_steps] = np.where(is_unknown, values, points[name][some_steps])
         return [
             EvaluatedDetail(run[first:stop], evaluated, first, clock_free)
             for first, stop, clock_free, _ in added
         ]
 
-    def _settled(
+    def _find_settled(
         self, window: DetailWindow, evaluated: DetailFigures, points: Column, run: list[int], due: Indices
     ) -> Mask:
-        """(k,) after which of the detailed steps `due`, (k,), the own times decide and the arrivals agree for
-        certain, so that nothing else is to be found out. `points`: as of `add_detail`; `run`: of the detailed
-        steps the indices in the batch."""
+        """(k,) whether the rules over arrivals need not be applied after each of the detailed steps `due`,
+        (k,): own times decide there, and the arrivals agree for certain.
+
+        `points`: as of `add_detail`; `run`: indices of the detailed steps in the batch."""
         figures, settled = self._figures, np.zeros(len(due), bool)
         is_simple = len(window.scopes) == len(evaluated.groups) == 1 and not window.several_hosts
         if len(due) < 2 or not is_simple or not figures.steps.has_own or figures.world >= MANY_RANKS:
@@ -444,13 +454,13 @@ class StepEvaluation:
         return settled & [verdict.flag is not None or not verdict.blind for verdict in verdicts]
 
     def _flag_by_own_times(
-        self, divisions: list[Division], at: Indices, numbers: Column, times: Column
+        self, divisions: list[Division], added: Indices, numbers: Column, times: Column
     ) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes.
 
-        `at`: (n,) indices in `divisions` of the steps that were added; the others (n,) of them."""
+        `added`: (n,) indices in `divisions` of the steps that were added; the others (n,) of them."""
         figures, steps = self._figures, self._figures.steps
-        flags, first = figures.flags, steps.ranks.count - len(at)
+        flags, first = figures.flags, steps.ranks.count - len(added)
         previous = np.concatenate([[flags.newest], numbers[:-1]])
         flags.newest = int(numbers[-1])
         if not steps.has_own:
@@ -458,8 +468,8 @@ class StepEvaluation:
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
         slots = first + due
         for n, i in enumerate(due.tolist()):
-            if divisions[at[i]].peers is not self._peers:
-                self._peers = divisions[at[i]].peers
+            if divisions[added[i]].peers is not self._peers:
+                self._peers = divisions[added[i]].peers
                 members = [np.arange(figures.world)[peers.to] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self._flagging.evaluate(steps, slots[n:], self._compared_ranks)
@@ -472,16 +482,16 @@ class StepEvaluation:
                 flagged_figures = replace(flagged_figures, place=shown_place(steps, judged, flagged_figures))
             self._note_flag(None if flag is None else flag.rank, flagged_figures, numbers[i], times[i])
 
-    def _own_times_decide(self, at: int) -> bool:
-        """Whether ranks are flagged by every step's own times, and not by arrivals; `at`: index of the step
-        in the batch."""
-        verdict = self._figures.flags.at(int(self._slots[at]))
+    def _own_times_decide(self, index: int) -> bool:
+        """Whether ranks are flagged by every step's own times, and not by arrivals; `index`: of the step in
+        the batch."""
+        verdict = self._figures.flags.at(int(self._slots[index]))
         return self._figures.steps.has_own and (verdict.flag is not None or not verdict.blind)
 
-    def _note_arrivals(self, at: int, step: float, time_s: float) -> None:
-        """Log the flag of the arrivals where they decide. `at`: index of the step in the batch."""
+    def _note_arrivals(self, index: int, step: float, time_s: float) -> None:
+        """Log the flag of the arrivals where they decide. `index`: of the step in the batch."""
         figures, window = self._figures, self._figures.detail
-        if self._own_times_decide(at):
+        if self._own_times_decide(index):
             return
         rank = None if window is None or window.flagged is None else window.flagged.global_rank
         if rank == figures.straggler:
@@ -491,8 +501,8 @@ class StepEvaluation:
             late_rank = straggler(window, window.group.recent(FLAG_STEPS))
         self._note_flag(rank, late_rank, step, time_s)
 
-    def _note_flag(self, rank: int | None, found: Straggler | None, step: float, time_s: float) -> None:
-        """Log when the flag goes to another rank, or to none."""
+    def _note_flag(self, rank: int | None, late: Straggler | None, step: float, time_s: float) -> None:
+        """Log when the flag goes to another rank, or to none. `late`: the figures of `rank`, if known."""
         figures, log = self._figures, self._state.log
         if rank == figures.straggler:
             return
@@ -503,8 +513,8 @@ class StepEvaluation:
             log.add(now_s, "straggler_end", text, rank=slow, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None:
-            cause = "" if found is None else cause_phrase(found.cause, found.place)
-            in_turn = found is not None and not blamed(found)
+            cause = "" if late is None else cause_phrase(late.cause, late.place)
+            in_turn = late is not None and not blamed(late)
             where = which_hosts(self._state.presence.host_names, (rank,))
             who = "ranks" if in_turn else f"rank {rank}{where}"
             slow, case = (None, "event_in_turn") if in_turn else (rank, "event")
@@ -523,14 +533,15 @@ class StepEvaluation:
         if len(recorded):
             self._figures.late_no_sync = bool(late[recorded[-1]])
 
-    def _check_agreement(self, at: int, step: float, time_s: float) -> None:
+    def _check_agreement(self, index: int, step: float, time_s: float) -> None:
         """Log when bucket arrivals contradict the verdict from every step.
 
-        `at`: index of the step in the batch."""
+        `index`: of the step in the batch."""
         figures = self._figures
         if not figures.steps.has_own:
             return
-        disagrees = arrivals_disagree(figures, slot := int(self._slots[at]))
+        slot = int(self._slots[index])
+        disagrees = arrivals_disagree(figures, slot)
         if disagrees and not figures.flags.disagrees:
             now_s = self._state.started_ns / NS + float(time_s)
             flag = figures.flags.at(slot).flag
@@ -569,7 +580,7 @@ def _loss_points(losses: Column, is_known: Mask) -> dict[str, Column]:
     }
 
 
-def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column], dict[str, Column]]:
+def _step_parts(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column], dict[str, Column]]:
     """(n,) exposed wait and exposed transfer of DDP's all-reduces; and the parts of the step, which add up to
     it, by the names of `History`. All are means over ranks.
 
@@ -608,7 +619,7 @@ def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column
     }
 
 
-def _exposed_of_passes(block: StepBlock, parts: Column | None) -> Column | None:
+def _find_exposed_of_passes(block: StepBlock, parts: Column | None) -> Column | None:
     """(n, ranks) exposed communication in ms of steps with several backward passes, NaN of others, from the
     ranks' last gradients; None: no such step. Of passes of different models no bucket comes again."""
     several = block.integers[MICRO_STEPS] > 1
@@ -629,11 +640,11 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
     for i, kind in kinds.items():
         if len(kind.launched) != 1:
             continue
-        at, numbers, *_ = kind.launched[0]
+        part, numbers, *_ = kind.launched[0]
         passes = backward_passes(numbers)
         if not passes[-1]:
             continue
-        of_part = batch.divided(i).of_parts[at]
+        of_part = batch.divided(i).of_parts[part]
         cells = of_part.launches(len(numbers)).astype(np.float64)[~of_part.joined] / 1000.0
         if cells.min() < 0:
             continue
@@ -642,5 +653,5 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
             (ended[:, of_pass].max(axis=1) - ready[:, of_pass].max(axis=1)).min()
             for of_pass in (passes == number for number in range(passes[-1] + 1))
         )
-        members = list(batch.divisions[i].parts[at].scope.ranks)
+        members = list(batch.divisions[i].parts[part].scope.ranks)
         wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])

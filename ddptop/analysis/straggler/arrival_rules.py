@@ -55,7 +55,7 @@ NEWEST = 64
 FEWER = 32
 """Newest steps in which it is flagged where one of its phases varies less than its arrivals."""
 
-STEADY = 0.5
+STEADY_SHARE = 0.5
 """A difference is a delay, not noise, when its lower quartile is at least this share of its upper quartile.
 Of exponential noise it is 0.21, of normal noise less."""
 
@@ -220,7 +220,7 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
         bound, step = window.bound_ms(slots)[rank], float(median(window.group.of("step", slots)))
         low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
         with np.errstate(invalid="ignore"):
-            steady = (low > bound) & (low >= STEADY * high)
+            steady = (low > bound) & (low >= STEADY_SHARE * high)
             steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
         for rank_index in np.flatnonzero(steady).tolist():
             if certainty(over[rank_index] - bound[rank_index]) < CERTAIN:
@@ -251,7 +251,7 @@ def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[
     alike = [
         measured_steps
         for measured_steps in measured
-        if measured_steps[0].lateness_low_ms >= STEADY * measured_steps[0].lateness_ms
+        if measured_steps[0].lateness_low_ms >= STEADY_SHARE * measured_steps[0].lateness_ms
     ]
     return next(iter(alike or measured), None)
 
@@ -293,7 +293,7 @@ LEVEL_STEPS = 8
 """Newest detailed steps whose median is the present lateness."""
 
 THRESHOLDS = Thresholds(
-    level_steps=LEVEL_STEPS, errors=CERTAIN, steady=STEADY, low=0.25, high=0.75, most=MOST, fewest=1.0
+    level_steps=LEVEL_STEPS, errors=CERTAIN, steady=STEADY_SHARE, low=0.25, high=0.75, most=MOST, fewest=1.0
 )
 
 

@@ -115,12 +115,12 @@ def late_since(lateness: Column) -> int:
     return first if clear and len(late) - first >= suspects.RECENT[0] else 0
 
 
-def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
-    """`found` with the what-if figures, and with the flagged rank's cost over the same steps."""
-    detail, straggler = found.detail, found.straggler
+def _with_cost(figures: Figures, shown: FrameSteps) -> FrameSteps:
+    """`shown` with the what-if figures, and with the flagged rank's cost over the same steps."""
+    detail, straggler = shown.detail, shown.straggler
     window = detail.window
     if window is None or not detail.enough:
-        return found
+        return shown
     gain, hidden, gain_of_both = (
         window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both")
     )
@@ -130,7 +130,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     if straggler is not None and own_gain is not None and straggler.pattern != "rotating":
         gain = own_gain
         gain_of_both = np.fmax(gain_of_both, gain + hidden if straggler.ranks else gain)
-    step: Column = figures.steps.group.of("step", found.steps)
+    step: Column = figures.steps.group.of("step", shown.steps)
     p50 = number_or_none(median(step))
 
     def without(gain: Column) -> float | None:
@@ -138,7 +138,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
         points = window.group.of("point", detail.slots)[~np.isnan(share)]
         if not len(points):
             return None
-        near = _nearest(points, figures.steps.group.of("point", found.steps).astype(np.int64))
+        near = _nearest(points, figures.steps.group.of("point", shown.steps).astype(np.int64))
         return number_or_none(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
     what_if = WhatIf(without(gain), without(hidden), without(np.fmax(gain_of_both, np.fmax(gain, hidden))))
@@ -149,7 +149,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     if straggler is not None and steady and p50 and even_ms is not None:
         cost_pct = 100 * (1 - even_ms / p50)
         straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= arrival_rules.KEEP_PCT else None
-    return found._replace(straggler=straggler, what_if=what_if)
+    return shown._replace(straggler=straggler, what_if=what_if)
 
 
 def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots: Indices) -> Column | None:
@@ -176,17 +176,17 @@ def _nearest(at: Column, points: Indices) -> Indices:
 def _from_every_step(figures: Figures) -> FrameSteps:
     """The steps of a frame, its straggler and its what-if, from every step's own times."""
     all_steps, window, flags = figures.steps, figures.detail, figures.flags
-    steps, flag, found = all_steps.slots(), flags.flag, None
+    steps, flag, suspect_since = all_steps.slots(), flags.flag, None
     first = 0 if flag is None or flag.pattern != "persistent" else flag.since
     if flag is None:
-        found = suspects.by_own_time(figures)
-        first = flags.recovered(all_steps, steps) if found is None else found[0]
+        suspect_since = suspects.by_own_time(figures)
+        first = flags.recovered(all_steps, steps) if suspect_since is None else suspect_since[0]
     steps = steps[steps >= first] if first <= steps[-1] else steps
     point = int(all_steps.group.of("point", steps[:1])[0])
     slots = np.arange(0) if window is None else window.since(point)
     shown = FrameSteps(steps, DetailMedians(window, slots, figures.world), None, None, WhatIf())
     if flag is None:
-        suspect = None if found is None else found[1]
+        suspect = None if suspect_since is None else suspect_since[1]
         suspected = () if suspect is None else (suspect.rank,)
         return shown._replace(
             suspect=suspect,
@@ -197,9 +197,9 @@ def _from_every_step(figures: Figures) -> FrameSteps:
         judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
     ranks = () if flag.pattern == "rotating" else flag.ranks
     straggler = figures_of(all_steps, flag, judged)
-    turns, place = flag.pattern == "rotating", straggler.place
+    in_turn, place = flag.pattern == "rotating", straggler.place
     transfer_ms = slow_transfer(all_steps, steps, flag) if place == "cpu" else None
-    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns, transfer_ms=transfer_ms)
+    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=in_turn, transfer_ms=transfer_ms)
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
         gain = ms_saved_without(all_steps, judged, ranks, flag.members, place)

@@ -109,8 +109,8 @@ class _Group:
         self._number = 0
         """Number of the present evaluation among those that are due in the added steps."""
         self._late: dict[int, StepFlag] = {}
-        """By slot, what `persistent` finds at the evaluations in the added steps up to slot `_late_until`, of
-        steps since `_late_from`."""
+        """By slot, what `find_persistent` returns at the evaluations in the added steps up to slot
+        `_late_until`, of steps since `_late_from`."""
         self._late_from = self._late_until = -1
 
     @property
@@ -142,7 +142,7 @@ class _Group:
     def take(self, steps: StepWindow, fresh: range, slots: Indices) -> None:
         """Steps that are new since the last evaluation. `slots`: as in `StepFlagging.evaluate`."""
         if self._added is None or fresh.stop > self._added.stop:
-            self._added, self._number = self._figures(steps, fresh.start, slots), 0
+            self._added, self._number = self._make_added(steps, fresh.start, slots), 0
             self._late_from = -1
         else:
             self._number += 1
@@ -150,7 +150,7 @@ class _Group:
         if added.knows_cpu[number]:
             self.cpu_waits.take(added.cpu_ms[number], added.wall_ms[number], added.n_steps[number])
 
-    def persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
+    def find_persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
         """The members that are late in most steps from slot `begin` on, at the evaluation after a slot whose
         steps were taken.
 
@@ -158,14 +158,14 @@ class _Group:
         candidates at each and their newest steps: numpy's cost is by call."""
         begin = max(self.first, begin)
         if self._late_from != begin or slot > self._late_until:
-            some = slice(self._number, self._number + TOGETHER)
-            ends = np.array(self.added.ends[some])
-            often = {place: late[some] for place, late in self.added.often.items()}
+            next_ones = slice(self._number, self._number + TOGETHER)
+            ends = np.array(self.added.ends[next_ones])
+            often = {place: late[next_ones] for place, late in self.added.often.items()}
             self._late = persistent_flags(steps, self.members, ends, often, begin)
             self._late_from, self._late_until = begin, int(ends[-1])
         return self._late.get(slot)
 
-    def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
+    def _make_added(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
         """The figures of the steps from slot `begin` on, which are evaluated after the slots `ends`."""
         slots, members = np.arange(begin, steps.ranks.count), self.members
         rows = None if len(members) == steps.world else members  # all are not copied
@@ -183,15 +183,15 @@ class _Group:
         begins = np.concatenate([[0], ends[:-1] + 1 - begin])  # of the steps of each evaluation
         until = int(ends[-1]) + 1 - begin
 
-        def summed(values: Column) -> Column:
+        def sum_by_evaluation(values: Column) -> Column:
             return np.asarray(np.add.reduceat(values[..., :until], begins, axis=-1).T)
 
         over = place_excess(steps, "cpu", slots, rows)
         is_known: Mask = ~np.isnan(over)
-        large_ms = summed(_large(excess, step_ms) - self._leaving_ms(steps, slots, rows))
+        large_ms = sum_by_evaluation(_large_excess(excess, step_ms) - self._leaving_ms(steps, slots, rows))
         paused_ms = np.zeros((len(ends), 1))
         if len(members) <= own_time_rules.PLACE_RANKS:
-            paused_ms = summed(np.nan_to_num(steps.place("gc", slots, rows)))
+            paused_ms = sum_by_evaluation(np.nan_to_num(steps.place("gc", slots, rows)))
         if added is not None:
             large_ms[0] += added.large_ms[-1]
             paused_ms = np.concatenate([added.paused_ms[1 - SUM_EVALUATIONS :], paused_ms])
@@ -206,10 +206,10 @@ class _Group:
             stop=int(slots[-1]) + 1,
             ends=ends.tolist(),
             n_steps=(ends + 1 - begin - begins).tolist(),
-            wall_ms=summed(step_ms).tolist(),
+            wall_ms=sum_by_evaluation(step_ms).tolist(),
             large_ms=large_ms,
             paused_ms=paused_ms,
-            cpu_ms=summed(np.where(is_known, over, 0.0)),
+            cpu_ms=sum_by_evaluation(np.where(is_known, over, 0.0)),
             knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[:until], begins).tolist(),
             wall=wall,
             first=first,
@@ -227,7 +227,9 @@ class _Group:
         large_ms, leaving = np.zeros((len(self.members), len(slots))), slots - SUM_STEPS
         leaving = leaving[leaving >= self.first]
         if len(leaving):
-            large_ms[:, -len(leaving) :] = _large(steps.work_excess(leaving, rows), steps.wall(leaving))
+            large_ms[:, -len(leaving) :] = _large_excess(
+                steps.work_excess(leaving, rows), steps.wall(leaving)
+            )
         return large_ms
 
     def _late_often(
@@ -255,7 +257,7 @@ class _Group:
         return {place: np.concatenate([none_late, late]) for place, late in often.items() if late.any()}
 
 
-def _large(excess: Column, wall: Column) -> Column:
+def _large_excess(excess: Column, wall: Column) -> Column:
     least = np.maximum(own_time_rules.LARGE_MS, own_time_rules.LARGE_SHARE * wall)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(excess > least, excess, 0.0), np.float64)
@@ -313,7 +315,7 @@ class StepFlagging:
             group.take(steps, fresh, slots)
         self._seen = slot
         flags.blind = self._is_blind(steps, slot)
-        before, flag, last = flags.flag, self._next(steps, slot), self._last
+        before, flag, last = flags.flag, self._choose_flag(steps, slot), self._last
         if flag is not None and flag.pattern == "persistent" and last and last.rank not in flag.ranks:
             flags.moves.append(slot)
         self._last, flags.flag, flags.cpu_suspect = flag or last, flag, None
@@ -337,9 +339,9 @@ class StepFlagging:
             self._blind = dict(zip(ends.tolist(), is_blind.tolist(), strict=True))
         return self._blind[slot]
 
-    def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
+    def _choose_flag(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""
-        flags = self._persistent(steps, slot)
+        flags = self._find_persistent(steps, slot)
         best = max(flags, key=_level_ms) if flags else None
         held_flag = self._flags.flag
         if held_flag is not None and held_flag.pattern == "persistent":
@@ -357,7 +359,7 @@ class StepFlagging:
             self._patterns_from = slot + 1
             if held_flag.place is not None:
                 self._persistent_from = slot + 1 - own_time_rules.OVER_STEPS
-                best = max(self._persistent(steps, slot), key=_level_ms, default=None)
+                best = max(self._find_persistent(steps, slot), key=_level_ms, default=None)
             for group in self._groups:
                 group.cpu_waits = CpuWaits(group.members)
         if best is not None:
@@ -369,7 +371,7 @@ class StepFlagging:
             flag = flag or group.cpu_waits.flag(steps, slot)
             if flag is not None:
                 return flag
-            flag = self._pattern_in(group, steps, slot)
+            flag = self._find_pattern(group, steps, slot)
             if flag is not None:
                 return flag if held_flag is None else flag.led_by(held_flag.rank)
         return None
@@ -396,16 +398,16 @@ class StepFlagging:
             self._newest = (flag.rank, flag.place), numbers, newest
         return newest.is_late(numbers[slot], flag.level_ms)
 
-    def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
+    def _find_persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """The ranks of each process group that are late in most steps."""
         flags = []
         for group in self._groups:
-            flag = group.persistent(steps, slot, self._persistent_from)
+            flag = group.find_persistent(steps, slot, self._persistent_from)
             if flag is not None:
                 flags.append(flag)
         return flags
 
-    def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
+    def _find_pattern(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
         """An intermittent or rotating straggler of a process group."""
         if not group.may_have_pattern:
             return None
@@ -416,7 +418,7 @@ class StepFlagging:
             return None
         wall = group.added.wall_of(judged)
         slots = np.arange(judged.start, judged.stop)
-        for place, rows, over in _large_in(group, steps, slots, wall):
+        for place, rows, over in _places_with_large_excess(group, steps, slots, wall):
             share = own_time_rules.LARGE_SHARE if place != "gc" else own_time_rules.LARGE_PAUSE_SHARE
             late = own_time_rules.intermittent(over, wall, held=is_held, large_share=share)
             if late is None:
@@ -433,14 +435,14 @@ class StepFlagging:
             last, gain = group.added.late_until(slot)
             late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning)
         if late is None and group.added.sizes_vary:
-            late = _uneven(group, steps, slots, is_held)
+            late = _find_uneven_work(group, steps, slots, is_held)
         if late is None:
             return None
         rotating_flag = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
         return rotating_flag if flag is None else rotating_flag.led_by(flag.rank)
 
 
-def _large_in(
+def _places_with_large_excess(
     group: _Group, steps: StepWindow, slots: Indices, wall: Column
 ) -> Iterator[tuple[OwnPlace | None, Indices, Column]]:
     """Where large excesses cost enough: each place (None: own time as a whole), some members, and their
@@ -464,7 +466,7 @@ def _large_in(
         yield "gc", rows, place_excess(steps, "gc", slots, group.members[rows])
 
 
-def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
+def _find_uneven_work(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
     last, _ = group.added.late_until(int(slots[-1]))
     newest, last = (values[-own_time_rules.ROTATING_STEPS :] for values in (slots, last))
@@ -492,7 +494,7 @@ def persistent_flags(
     windows = _Windows(steps, members, ends, begin)
     late = {place: windows.late_in(place, mask) for place, mask in often.items() if place is not None}
     of_whole = often.get(None, np.zeros((len(ends), len(members)), bool))
-    whole_flags = windows.late_in(None, _undecided(of_whole, late, members))
+    whole_flags = windows.late_in(None, _leave_out_decided(of_whole, late, members))
     flag_of_slot: dict[int, StepFlag] = {}
     for number in sorted({number for flags in (whole_flags, *late.values()) for number in flags}):
         slot = int(ends[number])
@@ -502,7 +504,7 @@ def persistent_flags(
         if whole is not None and not in_places and len(members) <= own_time_rules.PLACE_RANKS:
             share = float(formulas.share(whole.level_ms, windows.step_ms(number)))
             if share < own_time_rules.WHOLE_SHARE or (
-                share < own_time_rules.SLOW_CORE_SHARE and _brief(whole, steps, slot)
+                share < own_time_rules.SLOW_CORE_SHARE and _is_brief(whole, steps, slot)
             ):
                 whole = None
         flag = max(in_places, key=_level_ms, default=whole)
@@ -511,7 +513,9 @@ def persistent_flags(
     return flag_of_slot
 
 
-def _undecided(of_whole: Mask, late: Mapping[OwnPlace, Mapping[int, StepFlag]], members: Indices) -> Mask:
+def _leave_out_decided(
+    of_whole: Mask, late: Mapping[OwnPlace, Mapping[int, StepFlag]], members: Indices
+) -> Mask:
     """`of_whole`, (k, members), without the evaluations in which own time as a whole decides nothing: one
     member alone is late in it often, and that is the one that is late in a place."""
     undecided: Mask = of_whole.copy()
@@ -571,7 +575,7 @@ class _Windows:
             excess = place_excess(steps, place, slots, members)[late_rows]
         over = self._windows(excess, which, row_of)
         if len(members) > own_time_rules.CANDIDATES:
-            few = self._fewer(over, which)
+            few = self._choose_candidates(over, which)
             which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
         first = onsets(over, own_time_rules.THRESHOLDS)
         wall = self._windows(self._wall[None], which, np.zeros(len(which), np.int64))
@@ -603,7 +607,7 @@ class _Windows:
         return flag_of_evaluation
 
     @staticmethod
-    def _fewer(over: Column, which: Indices) -> Mask:
+    def _choose_candidates(over: Column, which: Indices) -> Mask:
         """(k,) which candidates are considered, at most CANDIDATES at each evaluation."""
         taken: Mask = np.ones(len(which), bool)
         numbers, counts = np.unique(which, return_counts=True)
@@ -615,7 +619,7 @@ class _Windows:
         return taken
 
 
-def _brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
+def _is_brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     """Whether a rank is slow in several places for so short a time that its core may have been busy."""
     slots = np.arange(flag.since, slot + 1)
     lasted_s = float(np.nansum(steps.wall(slots))) / 1000.0

@@ -377,7 +377,7 @@ ROTATING_SURE = 0.25
 of healthy training on two cores, one quiet and one beside bursts of other work, 80 steps once looked like
 ranks that are late in turn, by 11 and 16 %."""
 
-STEADY = 0.5
+STEADY_SHARE = 0.5
 """The 10th percentile of the steps' largest excesses must be this share of the 80th: of normal noise it is
 0.1, of exponential noise 0.07, of a delay with noise of a third of it 0.5."""
 
@@ -385,7 +385,7 @@ MOST = 0.8
 """Largest share of the steps in which one rank is the late one."""
 
 THRESHOLDS = Thresholds(
-    level_steps=LEVEL_STEPS, errors=ERRORS, steady=STEADY, low=0.1, high=0.8, most=MOST, fewest=2.0
+    level_steps=LEVEL_STEPS, errors=ERRORS, steady=STEADY_SHARE, low=0.1, high=0.8, most=MOST, fewest=2.0
 )
 
 

@@ -248,9 +248,9 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
     elif event.kind in _RUN_EVENT_HANDLERS:
         _RUN_EVENT_HANDLERS[event.kind](state, event, t_ns)
     elif event.kind not in NOT_LOGGED:
-        text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
+        text = event.kind.replace("_", " ") + (f": {_event_text(event)}" if _event_text(event) else "")
         if rank_state is not None:
-            _log(state, event, text, t_ns, severity="info")
+            _log_event(state, event, text, t_ns, severity="info")
         else:
             step = event.step if event.step >= 0 else None
             state.log.add(state.unix_s(t_ns), event.kind, text, severity="info", step=step)
@@ -258,18 +258,18 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_recording(state: RunState, event: Event, t_ns: int) -> None:
     """The recording has less from here on, or has no room."""
-    state.missing.kept_every = _integer_or_none(event.fields.get("every")) or state.missing.kept_every
+    state.missing.kept_every = _positive_or_none(event.fields.get("every")) or state.missing.kept_every
     beats_s = event.fields.get("beats_s")
     if isinstance(beats_s, (int, float)) and beats_s > 1:
         state.interruptions.unkept_ns = int(beats_s * 1e9)
-    text = _text(event) or "the recording is incomplete"
+    text = _event_text(event) or "the recording is incomplete"
     if state.missing.note_recording_trouble(text, t_ns):
         state.log.add(state.unix_s(t_ns), "recording", text)
 
 
 def _on_rank_returned(state: RunState, event: Event, t_ns: int) -> None:
-    return_to_session(state, _integer_or_none(event.fields.get("session")) or 0, t_ns)
-    _log(state, event, "reports again: the process that replaced it has exited", t_ns)
+    return_to_session(state, _positive_or_none(event.fields.get("session")) or 0, t_ns)
+    _log_event(state, event, "reports again: the process that replaced it has exited", t_ns)
 
 
 def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
@@ -277,31 +277,31 @@ def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
     if isinstance(stall_s, (int, float)) and stall_s > 0:
         state.stall_s = float(stall_s)
     state.end.without_launcher = event.fields.get("launcher") is False
-    ledger_version = _integer_or_none(event.fields.get("ledger")) or 0
+    ledger_version = _positive_or_none(event.fields.get("ledger")) or 0
     state.ledger.scales_dear = ledger_version >= SCALES_DEAR
     state.ledger.measures_aside = ledger_version >= MEASURES_ASIDE
 
 
 def _on_analyser_result(state: RunState, event: Event, t_ns: int) -> None:
     texts = [str(text) for name, text in sorted(event.fields.items()) if name.startswith("text")]
-    asked_ns = _integer_or_none(event.fields.get("asked_ns")) or 0
+    asked_ns = _positive_or_none(event.fields.get("asked_ns")) or 0
     state.analyser_results[event.kind] = (asked_ns, tuple(texts))
 
 
 def _on_interruption(state: RunState, event: Event, t_ns: int) -> None:
-    state.interruptions.add(_integer_or_none(event.fields.get("from_ns")) or t_ns, t_ns)
-    state.log.add(state.unix_s(t_ns), event.kind, _text(event))
+    state.interruptions.add(_positive_or_none(event.fields.get("from_ns")) or t_ns, t_ns)
+    state.log.add(state.unix_s(t_ns), event.kind, _event_text(event))
 
 
 def _on_detail_thinned(state: RunState, event: Event, t_ns: int) -> None:
-    thins = _integer_or_none(event.fields.get("thin")) is not None
-    state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
+    thins = _positive_or_none(event.fields.get("thin")) is not None
+    state.log.add(state.unix_s(t_ns), event.kind, _event_text(event), severity="warning" if thins else "info")
 
 
 def _on_collector_restart(state: RunState, event: Event, t_ns: int) -> None:
     state.interruptions.add(state.newest_ns, t_ns)
     state.excuses.restarted_ns = t_ns
-    text = _text(event) or "collector restarted, the run went on"
+    text = _event_text(event) or "collector restarted, the run went on"
     state.log.add(state.unix_s(t_ns), event.kind, text)
 
 
@@ -330,7 +330,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
     state.presence.note_change()
     _note_exit(state, event, rank_state, t_ns)
     text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
-    _log(state, event, text, t_ns)
+    _log_event(state, event, text, t_ns)
     note_left_early(state, t_ns)
 
 
@@ -342,11 +342,11 @@ def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:
             text = f"{process_phrase(rank_state)}, after it had left its group"
-            _log(state, event, text, t_ns, severity="info")
+            _log_event(state, event, text, t_ns, severity="info")
     elif rank_state.signal is not None:
-        _log(state, event, f"was ended by {rank_state.signal}", t_ns)
+        _log_event(state, event, f"was ended by {rank_state.signal}", t_ns)
     elif rank_state.exit_code and (rank_state.exit_code != PLAIN_FAILURE or not reason(rank_state)):
-        _log(state, event, f"exited with code {rank_state.exit_code}", t_ns)
+        _log_event(state, event, f"exited with code {rank_state.exit_code}", t_ns)
 
 
 def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -374,11 +374,11 @@ def _on_process(state: RunState, event: Event, rank_state: RankState, t_ns: int)
     if stopped != rank_state.stopped:
         rank_state.stopped = stopped
         text = "was stopped (SIGSTOP)" if stopped else "was continued (SIGCONT)"
-        _log(state, event, text, t_ns, severity="warning" if stopped else "info")
+        _log_event(state, event, text, t_ns, severity="warning" if stopped else "info")
 
 
 def _on_warned(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    _log(state, event, f"was warned: {_text(event)}", t_ns, severity="warning")
+    _log_event(state, event, f"was warned: {_event_text(event)}", t_ns, severity="warning")
 
 
 def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -397,7 +397,7 @@ def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
 
 
 def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    evaluated_ns, data_ns = (_integer_or_none(event.fields.get(name)) or 0 for name in ("ns", "data_ns"))
+    evaluated_ns, data_ns = (_positive_or_none(event.fields.get(name)) or 0 for name in ("ns", "data_ns"))
     if 0 <= data_ns <= evaluated_ns:
         state.ledger.note_evaluated(rank_state.row, event.t_ns, evaluated_ns, data_ns, t_ns)
 
@@ -419,7 +419,7 @@ take longer on some ranks."""
 
 def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     """A rank that has not reported yet, and others wait for it: from now on the group is shown."""
-    world, late_s = _integer_or_none(event.fields.get("world")) or 0, event.fields.get("late_s")
+    world, late_s = _positive_or_none(event.fields.get("world")) or 0, event.fields.get("late_s")
     if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
         return
     if late_s < LATE_STALLS * state.stall_s or (state.world and event.rank >= state.world):
@@ -441,10 +441,8 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
     """After a restart, ranks have been in init_process_group for some time: the processes before are gone."""
-    world, restart = (
-        _integer_or_none(event.fields.get("world")) or 0,
-        _integer_or_none(event.fields.get("restart")) or 0,
-    )
+    world = _positive_or_none(event.fields.get("world")) or 0
+    restart = _positive_or_none(event.fields.get("restart")) or 0
     for_s, words = event.fields.get("for_s"), str(event.fields.get("ranks") or "").split()
     if not isinstance(for_s, (int, float)) or not restart or not 0 < world <= MAX_SHOWN_WORLD:
         return
@@ -511,7 +509,7 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.step = max(rank_state.step, steps)
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
-        _log(state, event, text, t_ns, severity="warning")
+        _log_event(state, event, text, t_ns, severity="warning")
     elif event.fields.get("has_counter") is False and rank_state.before_recording:
         return  # it was on its way to its first step
     elif not exact:
@@ -519,11 +517,11 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         host = event.fields.get("host")
         what = f"nothing more came from host {host}" if host else "exited without BYE"
         text = f"{what}: its last steps may be missing, {least}"
-        _log(state, event, text, t_ns, severity="warning")
+        _log_event(state, event, text, t_ns, severity="warning")
 
 
 def _on_counts(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    """The rank's counts up to here, for one who reads only the end of a recording."""
+    """The rank's counts up to here, for a reader that reads only the end of a recording."""
     session = state.session_of(rank_state)
     records, lost = event.fields.get("records"), event.fields.get("lost")
     if not state.tail or session is None or not isinstance(records, int) or not isinstance(lost, int):
@@ -540,7 +538,7 @@ def _on_unrecorded(state: RunState, event: Event, rank_state: RankState, t_ns: i
 
     A replay has a gap in their place, or its end. The live run had them.
     """
-    rows, steps = _integer_or_none(event.fields.get("rows")), _integer_or_none(event.fields.get("steps"))
+    rows, steps = _positive_or_none(event.fields.get("rows")), _positive_or_none(event.fields.get("steps"))
     session = state.session_of(rank_state)
     if rows is None or steps is None or session is None:
         return
@@ -597,12 +595,14 @@ _RUN_EVENT_HANDLERS = {
 }
 
 
-def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity | None = None) -> None:
+def _log_event(
+    state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity | None = None
+) -> None:
     world = state.world
     state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 
 
-def _text(event: Event) -> str:
+def _event_text(event: Event) -> str:
     return str(event.fields.get("message") or event.fields.get("note") or "")
 
 
@@ -616,5 +616,5 @@ def _note_kill_by_kernel(event: Event, rank_state: RankState) -> None:
         rank_state.out_of_memory = killed
 
 
-def _integer_or_none(value: Scalar) -> int | None:
+def _positive_or_none(value: Scalar) -> int | None:
     return value if isinstance(value, int) and value > 0 else None

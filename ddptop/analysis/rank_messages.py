@@ -120,7 +120,7 @@ class RankMessages:
         if low < high:
             try:
                 batch = self._step_batch(run, low, high)
-                special = self._special(batch)
+                special = self._find_special(batch)
             except FEED_FAILURES:
                 on_failure()
                 if stop == begin + 1:
@@ -152,12 +152,9 @@ class RankMessages:
     def _step_batch(self, run: MessageRun, low: int, high: int) -> _StepBatch:
         """The STEPS messages of these numbers, without those of unknown sessions."""
         assert run.steps is not None
-        messages, places, table = (
-            run.steps.part(slice(low, high)),
-            run.places[low:high],
-            self._state.sessions.table,
-        )
-        senders = self._senders(run, places)
+        messages, places = run.steps.part(slice(low, high)), run.places[low:high]
+        table = self._state.sessions.table
+        senders = self._find_senders(run, places)
         is_known = (senders.ranks >= 0) & (messages.counts > 0)
         if not is_known.all():
             messages, places, senders = messages.part(is_known), places[is_known], senders.part(is_known)
@@ -171,9 +168,11 @@ class RankMessages:
             begun[order[again + 1]] = True
         return _StepBatch(messages, places, run.heads[0, places], senders, expected, begun)
 
-    def _special(self, batch: _StepBatch) -> Mask:
-        """(n,) which of these change who is present, or where a rank's losses are bad, or come again in
-        another order: these are taken alone, row by row."""
+    def _find_special(self, batch: _StepBatch) -> Mask:
+        """(n,) whether each message is to be taken alone, row by row.
+
+        It is if it changes which ranks are present, if a bad loss begins or ends in it, or if it comes after
+        a later message of the same session."""
         messages, (rows, ranks, current) = batch.messages, batch.senders
         if not len(ranks):
             return np.zeros(0, bool)
@@ -245,7 +244,7 @@ class RankMessages:
                 counts=messages.counts - n_old,
             )
         rows, ranks, current = batch.senders
-        layouts = self._layouts(messages.generation, rows)
+        layouts = self._layout_numbers(messages.generation, rows)
         paired = np.flatnonzero(current)
         if len(paired) < len(current):
             fresh = fresh.part(paired)
@@ -267,7 +266,7 @@ class RankMessages:
         sessions.begun[rows] = 1
         return batch, completed_at
 
-    def _layouts(self, generation: Integers, rows: Integers) -> Integers:
+    def _layout_numbers(self, generation: Integers, rows: Integers) -> Integers:
         """(n,) number of the layout of each message's generation; -1: not reported."""
         table = self._state.sessions.table
         is_newest = generation == table.generation[rows]
@@ -294,7 +293,7 @@ class RankMessages:
 
     # -- readings, and what is taken in order -------------------------------------------------------
 
-    def _senders(self, run: MessageRun, places: Integers) -> _Senders:
+    def _find_senders(self, run: MessageRun, places: Integers) -> _Senders:
         """Who sent the messages at these places."""
         state, sessions = self._state, run.heads[2, places]
         rows = state.sessions.rows_of(sessions.tolist())
@@ -321,19 +320,19 @@ class RankMessages:
             part for all_readings in run.readings if len((part := all_readings.within(begin, stop)).places)
         ]
         of_ranks = [
-            (part, self._senders(run, part.places)) for part in readings if part.kind in RANK_READINGS
+            (part, self._find_senders(run, part.places)) for part in readings if part.kind in RANK_READINGS
         ]
         of_hosts = [part for part in readings if part.kind in AGENT_READINGS]
         beats = any(part.kind is Progress for part, _ in of_ranks)
         remote = beats and any(map(self._state.hosts.is_remote, self._state.presence.hellos.of_hosts))
         offsets = BatchOffsets(self._state) if remote else None
         in_order: list[tuple[int, Callable[[], None]]] = [
-            (place, partial(self._take_single, place, received, offsets))
+            (place, partial(self._take_other, place, received, offsets))
             for place, received in run.others_within(begin, stop)
         ]
         for part, senders in of_ranks:
             if part.kind is Usage:
-                in_order += self._throttled(run, part, senders)
+                in_order += self._notes_of_throttling(run, part, senders)
         between = [place for place, _ in in_order]
         between += [place for part in of_hosts for place in part.places.tolist()]
         for places, steps in completed:
@@ -344,24 +343,24 @@ class RankMessages:
                 in_order.append((int(some_places[0]), take_steps))
         taken = begin
         for place, take in sorted(in_order, key=itemgetter(0)):
-            self._take_of_hosts(run, of_hosts, taken, place, offsets)
+            self._take_host_readings(run, of_hosts, taken, place, offsets)
             taken = place
             self._guard(on_failure, take)
-        self._take_of_hosts(run, of_hosts, taken, stop, offsets)
+        self._take_host_readings(run, of_hosts, taken, stop, offsets)
         return [
             clocks
             for part, senders in of_ranks
             for clocks in self._take_readings(run, part, senders, offsets)
         ]
 
-    def _take_single(self, place: int, received: Received, offsets: BatchOffsets | None) -> None:
+    def _take_other(self, place: int, received: Received, offsets: BatchOffsets | None) -> None:
         """A message that is in no columns."""
         message = received.message
         if isinstance(message, Clock) and offsets is not None:
             offsets.add([place], [message.host], np.array([_OFFSET(message)], np.int64).T)
         self._take(received)
 
-    def _throttled(
+    def _notes_of_throttling(
         self, run: MessageRun, usage: Readings, senders: _Senders
     ) -> Iterator[tuple[int, Callable[[], None]]]:
         """To note those readings of processes in which a CPU quota was used up, with the place of each."""
@@ -372,7 +371,7 @@ class RankMessages:
             values = int(senders.ranks[number]), float(throttled_pct[number]), time_s
             yield place, partial(state.figures.flags.note_throttled, *values)
 
-    def _take_of_hosts(
+    def _take_host_readings(
         self, run: MessageRun, of_hosts: list[Readings], begin: int, stop: int, offsets: BatchOffsets | None
     ) -> None:
         """Take readings of hosts from place `begin` to before `stop`."""
@@ -417,14 +416,14 @@ class RankMessages:
                 state.ledger.note_evaluating(ranks[evaluates], steps, own_ns, t_ns[evaluates])
             state.past_activities.take(ranks, readings, t_ns)
             state.batch_pace.take(ranks, readings)
-            excused = evaluates | self._saves(readings) | (table.declared[ranks] > 0)
+            excused = evaluates | self._are_saving(readings) | (table.declared[ranks] > 0)
             if excused.any():
                 state.excuses.declared_ns = int(t_ns[excused][-1])
             own_ns, step = readings.field("t_ns"), readings.field("step")
             delays = NO_DELAY if offsets is None else offsets.delays(ranks, readings.places, own_ns)
             yield _readings_of_clocks(ranks, readings.places, t_ns, own_ns, step, delays)
 
-    def _saves(self, beats: Readings) -> Mask:
+    def _are_saving(self, beats: Readings) -> Mask:
         """(n,) whether a rank saves a checkpoint, for less than SAVE_LIMITS times the stall time."""
         saves_ns = beats.field("t_ns") - beats.field("since_ns")
         lasts_usual = saves_ns < SAVE_LIMITS * self._state.stall_s * NS
@@ -457,10 +456,10 @@ class BatchOffsets:
         """(ranks,) which of the hosts each rank is on; -1: not known."""
         self._is_remote = np.array([*map(state.hosts.is_remote, hosts)], bool)
         self._compared = {host: number for number, host in enumerate(hosts) if host != state.clocks.own_host}
-        known, newest = state.clocks.newest(hosts)
-        at = np.flatnonzero(known)
-        fields = [newest[CLOCK_FIELDS.index(name), at] for name in OFFSET_FIELDS]
-        self._clocks = [np.stack([at, np.full(len(at), -1), *fields])]
+        is_known, newest = state.clocks.newest(hosts)
+        compared = np.flatnonzero(is_known)
+        fields = [newest[CLOCK_FIELDS.index(name), compared] for name in OFFSET_FIELDS]
+        self._clocks = [np.stack([compared, np.full(len(compared), -1), *fields])]
         """(5, n) each: host, place, and OFFSET_FIELDS of CLOCKs."""
 
     def add(self, places: Sequence[int], hosts: Sequence[str], offsets: Integers) -> None:
@@ -480,8 +479,8 @@ class BatchOffsets:
         clocks = clocks[:, np.lexsort((clocks[1], clocks[0]))]
         length = int(max(places.max(), clocks[1].max())) + 2
         keys = clocks[0] * length + clocks[1] + 1
-        at = np.searchsorted(keys, host * length + places + 1, side="right") - 1
-        of_host, _, t_ns, offset_ns, drift_ppb = clocks[:, at]
+        newest = np.searchsorted(keys, host * length + places + 1, side="right") - 1
+        of_host, _, t_ns, offset_ns, drift_ppb = clocks[:, newest]
         passed = own_ns - t_ns
         if float(np.abs(passed).max()) * float(np.abs(drift_ppb).max()) < _NO_OVERFLOW:
             drifted = (drift_ppb * passed).astype(np.float64)
@@ -490,4 +489,4 @@ class BatchOffsets:
                 [a * b for a, b in zip(drift_ppb.tolist(), passed.tolist(), strict=True)], float
             )
         delay = offset_ns + np.rint(drifted / 1e9).astype(np.int64)
-        return np.where(remote & (at >= 0) & (of_host == host), delay, NO_DELAY)
+        return np.where(remote & (newest >= 0) & (of_host == host), delay, NO_DELAY)

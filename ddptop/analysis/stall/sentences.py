@@ -59,30 +59,30 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     silent = len(diagnosis.ranks) == 1 and _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns)
     short = diagnosis.outside or silent or _entered_phrase(state, diagnosis)
     if diagnosis.kind == "missing" and not short and diagnosis.sequence is not None:
-        who, single = _who(state, diagnosis.ranks)
+        who, single = _who_phrase(state, diagnosis.ranks)
         # Of a rank that has not answered only an old heartbeat's number is known.
         answered = answer_since(state.ranks[diagnosis.ranks[0]], diagnosis.since_ns) is not None
-        number = f" ({_number(diagnosis)})" if answered else ""
+        number = f" ({_sequence_phrase(diagnosis)})" if answered else ""
         return say_stall(
             "missing",
             who=who,
             be="is" if single else "are",
             has="it has" if single else "they have",
-            collective=_collective(state, diagnosis),
+            collective=_collective_phrase(state, diagnosis),
             number=number,
         )
     if diagnosis.sides:
         sides = _sides_phrase(diagnosis.sides, state.world)
-        return say_stall("mismatch", sides=sides, number=_number(diagnosis))
+        return say_stall("mismatch", sides=sides, number=_sequence_phrase(diagnosis))
     if diagnosis.kind == "transport":
         everyone = ranks_phrase(diagnosis.waiting, state.world)
-        number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
-        what, why = _collective(state, diagnosis), _transport_or_device(state)
+        number = f" ({_sequence_phrase(diagnosis)})" if diagnosis.sequence is not None else ""
+        what, why = _collective_phrase(state, diagnosis), _transport_or_device(state)
         if diagnosis.on_device:
             why = say_stall("transport", "on_device", why=TRANSPORT)
         return say_stall("transport", who=everyone, collective=what, number=number, why=why)
     if diagnosis.kind == "device":
-        what = _collective(state, diagnosis) if diagnosis.waiting else ""
+        what = _collective_phrase(state, diagnosis) if diagnosis.waiting else ""
         launched = say_stall("device", "launched", collective=what) if what else ""
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns, launched)
     return short_sentence(state, diagnosis)
@@ -112,7 +112,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return silence_phrase(state, ranks_by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
         why = TRANSPORT if diagnosis.on_device else _transport_or_device(state)
-        return say_stall("transport", "short", collective=_collective(state, diagnosis), why=why)
+        return say_stall("transport", "short", collective=_collective_phrase(state, diagnosis), why=why)
     if diagnosis.kind == "device":
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
     if STALLS[diagnosis.kind].has_sides:
@@ -121,7 +121,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return _in_different_steps(state, diagnosis)
     if diagnosis.ranks[0] in state.start.not_initialized:
         return _say_start(state, diagnosis)
-    who, single = _who(state, diagnosis.ranks)
+    who, single = _who_phrase(state, diagnosis.ranks)
     name, be = ranks_phrase(diagnosis.ranks, len(ranks)), "is" if single else "are"
     if diagnosis.outside:
         make = "makes" if single else "make"
@@ -136,11 +136,11 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if holds:
         return say_stall("missing", "holds_lock", rank=diagnosis.ranks[0], lock=holds)
     if diagnosis.sequence is not None:
-        return say_stall("missing", "short", who=who, be=be, collective=_collective(state, diagnosis))
+        return say_stall("missing", "short", who=who, be=be, collective=_collective_phrase(state, diagnosis))
     behind = ranks[diagnosis.ranks[0]].step
     if behind < diagnosis.step:
         return say_stall("missing", "behind", who=who, be=be, own_step=behind, step=diagnosis.step)
-    return say_stall("missing", "silent", who=who, be=be, silence=_silence(state, diagnosis.ranks[0]))
+    return say_stall("missing", "silent", who=who, be=be, silence=_silence_phrase(state, diagnosis.ranks[0]))
 
 
 STALE_ADDRESSES = "on torchrun's own store, gloo may have found addresses of the processes before the restart"
@@ -166,11 +166,10 @@ def detail(
         rank_state = state.ranks[position.rank]
         if diagnosis.kind == "missing" and not rank_state.finished and not ended:
             lines.append(f"it waits for {position.waits_for}" if position.waits_for else "")
-            lines.append(_process(state, position))
+            lines.append(_process_phrase(state, position))
             if position.operation and position.rank in diagnosis.ranks and not diagnosis.outside:
-                lines.append(
-                    f"rank {position.rank} itself waits in {_own_operation(state, diagnosis, position.rank)}"
-                )
+                operation = _own_operation_phrase(state, diagnosis, position.rank)
+                lines.append(f"rank {position.rank} itself waits in {operation}")
         lines += device_lines(rank_state, diagnosis.since_ns)
     not_detailed = len(diagnosis.ranks) - MAX_DETAILED
     if not_detailed > 0 and STALLS[diagnosis.kind].others_wait:
@@ -200,16 +199,16 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
     )
 
 
-def left_behind_phrase(state: RunState, left: int) -> str:
+def left_behind_phrase(state: RunState, left_rank: int) -> str:
     """`, one barrier before the others; ranks 0 and 2 are in barrier`: by how many collectives a rank has
     exited too early, else its last one, and that of the others; empty where all of it is unknown."""
     ranks, operations = state.ranks, dict[str, list[int]]()
     last = ""
     for rank, rank_state in enumerate(ranks):
         evidence = rank_state.exit_evidence or rank_state.evidence
-        if rank == left or evidence is None or rank_state.left_early:
+        if rank == left_rank or evidence is None or rank_state.left_early:
             continue
-        number = ranks[left].last_sequence or ranks[left].sequence
+        number = ranks[left_rank].last_sequence or ranks[left_rank].sequence
         same = (op for op in evidence.operations if (op.group, op.sequence) == (DEFAULT_GROUP, number))
         last = last or operation_phrase(next(same, None))
         operations.setdefault(called_operation(evidence), []).append(rank)
@@ -218,11 +217,11 @@ def left_behind_phrase(state: RunState, left: int) -> str:
         f"{ranks_phrase(ranks_in_it, len(ranks))} {'is' if len(ranks_in_it) == 1 else 'are'} in {operation}"
         for operation, ranks_in_it in operations.items()
     ]
-    early = f"after {last}" if last and last not in operations else early_phrase(ranks, left)
+    early = f"after {last}" if last and last not in operations else early_phrase(ranks, left_rank)
     return (f", {early}" if early else "") + (f"; {', '.join(parts)}" if parts else "")
 
 
-def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
+def _who_phrase(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
     """`rank 1`, and whether it is a single rank; of all ranks of a host `host node2 (ranks 4-7)`, a single
     host."""
     single = len(ranks) == 1
@@ -232,15 +231,15 @@ def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
     return ranks_phrase(ranks, state.world), single
 
 
-def _number(diagnosis: Diagnosis) -> str:
+def _sequence_phrase(diagnosis: Diagnosis) -> str:
     group = f" of group {diagnosis.group}" if diagnosis.group != "0" else ""
     return f"sequence {diagnosis.sequence or 0:,}{group}"
 
 
-def _collective(state: RunState, diagnosis: Diagnosis) -> str:
+def _collective_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     """`all_reduce 3 of step 12,480`, as far as known: the collective that the waiting ranks are in."""
     reported = (evidence_since(state.ranks[rank], diagnosis.since_ns) for rank in diagnosis.waiting)
-    names = (_collective_of(evidence, diagnosis.group) for evidence in reported if evidence is not None)
+    names = (_name_collective(evidence, diagnosis.group) for evidence in reported if evidence is not None)
     phases = {state.ranks[rank].phase for rank in diagnosis.waiting}
     name = next(filter(None, names), "all_reduce" if phases == {"backward"} else "a collective")
     count = ""
@@ -251,7 +250,7 @@ def _collective(state: RunState, diagnosis: Diagnosis) -> str:
     return f"{name}{count} of step {diagnosis.step:,}"
 
 
-def _collective_of(evidence: Evidence, group: str) -> str:
+def _name_collective(evidence: Evidence, group: str) -> str:
     """The collective that a rank waits in, or did when it failed; empty: not known."""
     pending = pending_operation(evidence, group)
     if pending is None and (called := collective_called(evidence.stacks)):
@@ -274,14 +273,14 @@ def _sides_phrase(sides: Sequence[Side], world: int) -> str:
 def _in_different_steps(state: RunState, diagnosis: Diagnosis) -> str:
     ranks = state.ranks
     if not diagnosis.ranks:
-        return _deadlock(state, diagnosis)
+        return _deadlock_phrase(state, diagnosis)
     who = ranks_phrase(diagnosis.ranks, len(ranks))
     wait, own_step = "waits" if len(diagnosis.ranks) == 1 else "wait", ranks[diagnosis.ranks[0]].step
     step = diagnosis.step
     return say_stall("mismatch", "different_steps", who=who, wait=wait, own_step=own_step, step=step)
 
 
-def _deadlock(state: RunState, diagnosis: Diagnosis) -> str:
+def _deadlock_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     """`deadlock: rank 0 waits in all_reduce of group 1 where rank 1 waits in all_reduce of group 2`."""
     sides: dict[str, list[int]] = {}
     for rank in diagnosis.waiting:
@@ -307,7 +306,7 @@ def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     if not called:
         return ""
     waiting_ranks = f"{len(diagnosis.waiting)} ranks wait" if many else f"rank {diagnosis.waiting[0]} waits"
-    who, single = _who(state, diagnosis.ranks)
+    who, single = _who_phrase(state, diagnosis.ranks)
     be, entered = "is" if single else "are", diagnosis.entered
     return say_stall(
         "missing", "entered", who=who, be=be, entered=entered, others=waiting_ranks, called=called
@@ -327,7 +326,7 @@ def _say_start(state: RunState, diagnosis: Diagnosis) -> str:
     return say_stall("missing", "before_first_group", who=who, has="has" if single else "have", where=where)
 
 
-def _silence(state: RunState, rank: int) -> str:
+def _silence_phrase(state: RunState, rank: int) -> str:
     return "its process is stopped (SIGSTOP)" if state.ranks[rank].stopped else "it does not answer"
 
 
@@ -364,7 +363,7 @@ def _cpu_used(rank_state: RankState) -> str:
     return f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
 
 
-def _process(state: RunState, position: RankPosition) -> str:
+def _process_phrase(state: RunState, position: RankPosition) -> str:
     cpu, process = _cpu_used(state.ranks[position.rank]), f"rank {position.rank}'s process"
     if position.process == "stopped":
         return f"{process} is stopped (SIGSTOP)"
@@ -373,7 +372,7 @@ def _process(state: RunState, position: RankPosition) -> str:
     return f"{process} is alive{cpu}"
 
 
-def _own_operation(state: RunState, diagnosis: Diagnosis, rank: int) -> str:
+def _own_operation_phrase(state: RunState, diagnosis: Diagnosis, rank: int) -> str:
     op = pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns))
     if op is None:
         return "a collective"

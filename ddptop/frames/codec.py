@@ -1,8 +1,8 @@
 """Frames as bytes, for the credit link: msgpack arrays in field order, columns as little-endian floats.
 
 The dataclasses in `frames` are the format: each field is written and checked by its annotation, as number,
-text, part (another dataclass) or list of parts; of parts that hold scalars and lists of numbers alone, a
-field of all after the other.
+text, part (another dataclass) or list of parts. A list of parts that hold only scalars and lists of numbers
+is written field by field: the first field of all parts, then the second.
 
 A far end may lie. So what is decoded is checked: words are of the vocabulary that the annotation names, texts
 have no control characters, and dates exist. Numbers are finite unless the field is in `MAY_BE_INFINITE`.
@@ -93,13 +93,13 @@ ALWAYS_KNOWN = frozenset({"time_s"})
 """Columns without NaN: the axis of a chart."""
 
 MOMENTS = frozenset({"unix_s", "started_at", "since_s", "until_s", "at_s", "taken_s"})
-"""Unix seconds, between these two dates."""
+"""Fields in Unix seconds."""
 
 FIRST_MOMENT_S, LAST_MOMENT_S = -60_000_000_000.0, 250_000_000_000.0
-"""In the years 68 and 9892: a calendar has these dates in every time zone."""
+"""Their range. These are in the years 68 and 9892: a calendar has both dates in every time zone."""
 
 MOST_S = 1e12
-"""Longest time in seconds: with it, too, a moment is one that localtime takes."""
+"""Longest time in seconds. A moment plus this is still one that localtime takes."""
 
 MOST = 1e18
 """Largest absolute value of other numbers: no figure of a run comes near it, and sums stay finite."""
@@ -136,7 +136,7 @@ def _read_scalar_map(value: Any) -> dict[str, Any] | None:
     return cleaned
 
 
-def _phase_times(value: Any) -> dict[str, float] | None:
+def _read_phase_times(value: Any) -> dict[str, float] | None:
     numbers = SCALARS["float"]
     if not isinstance(value, dict) or not WORDS["StepPhase"].issuperset(value):
         return None
@@ -166,7 +166,7 @@ def _read_floats_of_list(value: Any) -> tuple[float, ...] | None:
     return tuple(value) if all(abs(item) <= MOST for item in value) else None
 
 
-def _text_list(value: Any) -> tuple[str, ...] | None:
+def _read_texts(value: Any) -> tuple[str, ...] | None:
     return tuple(map(_clean_text, value)) if _is_list_of(str)(value) else None
 
 
@@ -177,12 +177,12 @@ COLUMN_WORDS = {f"tuple[{name}, ...]": WORDS[name] for name in ("RankStatus", "R
 """Kinds of columns whose texts are words of the vocabulary."""
 
 COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
-    "tuple[str, ...]": _text_list,
+    "tuple[str, ...]": _read_texts,
     "tuple[int, ...]": _read_integers,
     "tuple[float, ...]": _read_floats_of_list,
     "tuple[tuple[float, str], ...]": _read_marks,
     "Mapping[str, Scalar]": _read_scalar_map,
-    "Mapping[StepPhase, float]": _phase_times,
+    "Mapping[StepPhase, float]": _read_phase_times,
 }
 """By annotation of a list or map of scalars, its value where it is one, else None."""
 
@@ -279,7 +279,7 @@ def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | Non
     ]
     start, early = frame.history.start, min(POINTS, frame.history.early)
     history, packed = msgpack.packb([start, *columns, early]), {} if packed is None else packed
-    begin = msgpack.Packer().pack_array_header(1 + len(_but_history())) + msgpack.packb(VERSION)
+    begin = msgpack.Packer().pack_array_header(1 + len(_kinds_without_history())) + msgpack.packb(VERSION)
     data = b"".join([begin, *_pack_pieces(frame, packed), history])
     # Parts that grow with the number of ranks, and that every view can do without for a moment.
     if len(data) - len(history) > ROOM - HISTORY_BYTES:
@@ -327,7 +327,7 @@ class FrameDecoder:
     def decode(self, data: bytes) -> frames.Frame:
         """The frame in `data`. Raises FrameError like `decode_frame`."""
         parts, history = _unpack_frame(data)
-        expected = _but_history()
+        expected = _kinds_without_history()
         if not isinstance(parts, list) or not parts or parts[0] != VERSION:
             raise FrameError("a frame of another version of ddptop")
         if len(parts) != 1 + len(expected):
@@ -426,7 +426,7 @@ VERSION = _hash_of_fields()
 
 
 @cache
-def _but_history() -> tuple[tuple[str, Any], ...]:
+def _kinds_without_history() -> tuple[tuple[str, Any], ...]:
     return tuple(field for field in _field_kinds(frames.Frame) if field[0] != "history")
 
 
@@ -578,7 +578,7 @@ def _read_scalar_column(name: str, kind: Any, values: list[Any]) -> list[Any]:
         if not words.issuperset(values):
             raise FrameError(f"a field {name} that is no {kind}")
     elif kind in TEXT_KINDS:
-        return [text if text is None or text.isprintable() else printable(text) for text in values]
+        return [None if text is None else _clean_text(text) for text in values]
     elif name not in MAY_BE_INFINITE:
         least, most = _range_of(name)
         if not all(value is None or least <= value <= most for value in values):

@@ -98,18 +98,18 @@ def build(
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
-    group = _group(state, shown, buckets := bucket_figures(state, detail))
-    run = _run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
+    group = _group_figures(state, shown, buckets := bucket_figures(state, detail))
+    run = _run_info(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
     steps_in_focus = rank_steps(state, detail, focus) if in_world and focus is not None else None
     if not times_waiting(run.training):  # 0 would say that nobody waits
-        columns = _unknown(columns, ("exposed_comm_ms", "exposed_wait_ms"))
+        columns = _forget_columns(columns, ("exposed_comm_ms", "exposed_wait_ms"))
         group = replace(
             group, exposed_comm_ms=None, exposed_wait_ms=None, exposed_transfer_ms=None, exposed_comm_pct=None
         )
         if steps_in_focus is not None:
-            steps_in_focus = _unknown(steps_in_focus, ("wait_ms", "transfer_ms"))
+            steps_in_focus = _forget_columns(steps_in_focus, ("wait_ms", "transfer_ms"))
     if straggler is not None and straggler.group and run.training in SHARDED:
-        columns = _unknown(columns, ("excess_ms",))  # own times contain the waiting for the late rank
+        columns = _forget_columns(columns, ("excess_ms",))  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
     dead = deaths(state, now_ns)
     grave = gravest_ranks(columns.state, stall, dead)
@@ -126,7 +126,7 @@ def build(
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
         events=state.log.all(),
-        overhead=_overhead(state),
+        overhead=_overhead_figures(state),
         history=state.history.since(cursor),
         focus=steps_in_focus,
         records=int(state.table.records.sum()),
@@ -204,11 +204,12 @@ def _choose_straggler(state: RunState, shown: FrameSteps, ledger: Ledger | None)
 
 
 ALIKE = 4.0
-"""Where a rank is now and then a little slow, and rarely by so many times as much, the rare steps are most of
-its cost; they are counted as both."""
+"""A rank that is rarely slow, by much, may be flagged as slow now and then as well: the same steps are in
+both flags. That is assumed where its rare lateness is so many times as large. The rare flag is then shown,
+unless it costs less than 1 / ALIKE of the other."""
 
 
-def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
+def _run_info(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
     run = state.run
     first = next((hello for hello in state.presence.hellos.hellos if hello is not None), None)
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
@@ -240,7 +241,7 @@ def _training_kind(reported: Scalar, *, has_trained: bool) -> TrainingKind | Non
     return kind if kind is not None else "ddp" if has_trained else None
 
 
-def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> GroupFigures:
+def _group_figures(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> GroupFigures:
     figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = number_or_none(median(step)) if len(step) else None
@@ -285,7 +286,7 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
 _Columns = TypeVar("_Columns", Ranks, RankSteps)
 
 
-def _unknown(table: _Columns, names: Sequence[str]) -> _Columns:
+def _forget_columns(table: _Columns, names: Sequence[str]) -> _Columns:
     """The table in which nothing is known of some columns."""
     return replace(table, **{name: np.full_like(getattr(table, name), np.nan) for name in names})
 
@@ -340,7 +341,7 @@ def _largest_of_beats(state: RunState, name: str) -> Any:
     return getattr(state.ranks[int(np.nanargmax(column))].progress, name)
 
 
-def _overhead(state: RunState) -> Overhead:
+def _overhead_figures(state: RunState) -> Overhead:
     failures = state.table.newest_values(Progress, "failures")
     measured = state.figures.shadow_cost.measured
     every_step_pct = _largest_bound(state.table.newest_values(OwnCost, "every_step_pct"))
@@ -364,9 +365,9 @@ def _overhead(state: RunState) -> Overhead:
     return overhead if simulated else replace(overhead, detail_reason=_detail_reason(overhead))
 
 
-def _detail_reason(found: Overhead) -> str | None:
+def _detail_reason(overhead: Overhead) -> str | None:
     """Why not every step has bucket detail: the cost measured in the ranks against their budget."""
-    every, budget, cost = found.detail_every, found.budget_pct, found.measured_pct
+    every, budget, cost = overhead.detail_every, overhead.budget_pct, overhead.measured_pct
     if every is None or every == 1 or budget is None or cost is None:
         return None
     if cost > budget:

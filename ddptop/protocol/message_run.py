@@ -52,9 +52,8 @@ COLUMNS = (*RANK_READINGS, *AGENT_READINGS)
 READINGS = frozenset({*COLUMNS, Logged, Replica})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
-# NaN stands for None in a float64 column, which would round larger integers.
 _EXACT_IN_FLOAT = 2**53
-"""Up to here every integer is a float."""
+"""Up to here float64 holds every integer exactly: such fields may be columns with NaN for None."""
 
 
 # The codes are read from the bytes, since messages are decoded by kind, all of a kind at once.
@@ -187,9 +186,8 @@ class StepMessages(NamedTuple):
                 return None
             structs = decode_structs(Steps, bodies)
             heads, words = zip_fields(structs)
-            # Then all of them become single rows: only steps that do not fit in columns are sent so, which is
-            # rare.
-            if words is None:  # one of them is in rows
+            # One of them is in rows: a rank sends so only what does not fit in columns, which is rare.
+            if words is None:
                 return cls.of(steps_of(structs))
             generation, first, base_ns = heads
             columns, begins = columns_of_messages(words)
@@ -222,8 +220,8 @@ class StepMessages(NamedTuple):
         return map(self.message, range(len(self.counts)))
 
 
-_IN_COLUMNS = frozenset({Steps, *RANK_READINGS})
 # Also a single heartbeat becomes a column, so that whatever takes messages has one way to take them.
+_IN_COLUMNS = frozenset({Steps, *RANK_READINGS})
 """Messages that are never among the others of a run."""
 
 

@@ -310,7 +310,6 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         for byte_index in range(WORD):
             in_order[..., byte_index] = planes[:, byte_index]
         words = in_order.reshape(count, size).view("<i4")
-        # A message's numbers in a column are moved together.
         # A void type moves the numbers of a message in a column as one value: fewer assignments than single
         # integers.
         table = words[:, : rows * width].view(f"V{WORD * rows}")
@@ -354,7 +353,7 @@ def _rows_of_rows(messages: Sequence[StepsStruct]) -> list[StepRows]:
     rows: list[Any] = [message.rows for message in messages]
     counts = [*map(len, rows)]
     columns = _columns_of_rows(
-        [*chain.from_iterable(rows)], _own([message.own for message in messages], counts)
+        [*chain.from_iterable(rows)], _own_times_of_rows([message.own for message in messages], counts)
     )
     begins = accumulate(counts, initial=0)
     return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
@@ -419,7 +418,7 @@ def _check_own(times: Numbers) -> None:
             raise ProtocolError("an own time is negative")
 
 
-def _own(times_of_messages: Sequence[tuple[int, ...]], counts: Sequence[int]) -> Integers:
+def _own_times_of_rows(times_of_messages: Sequence[tuple[int, ...]], counts: Sequence[int]) -> Integers:
     """(OWN, rows) own times of the rows of all messages; of a later version's integers the first ones."""
     # Only whole rows: with a remainder, the numbers of one row would be read as another one's.
     for values, rows in zip(times_of_messages, counts, strict=True):

@@ -183,7 +183,7 @@ class StartReport(threading.Thread):
         sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
-        card = _versions()
+        card = _read_versions()
         sender.offer_message(encode(Card(card)))
         meeting_place, beat = _MeetingPlace(), True
         while not self._ends:
@@ -254,7 +254,7 @@ class StartReport(threading.Thread):
         )
 
 
-def _versions() -> dict[str, Scalar]:
+def _read_versions() -> dict[str, Scalar]:
     return {
         "torch": str(getattr(sys.modules["torch"], "__version__", "")),
         "ddptop": str(sys.modules["ddptop"].__version__),  # to import it would close a circle
@@ -269,14 +269,14 @@ class _MeetingPlace:
         self._by_rank: StoreProbe | None = None
         """From `init_process_group` on."""
         # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
-        self._by_host = _store_probe(*_job_address) if _job_address[0] and _exchanges() else None
+        self._by_host = _store_probe(*_job_address) if _job_address[0] and _uses_exchange() else None
         """None also once it is there."""
 
     def note_init(self, fields: Mapping[str, Scalar]) -> None:
         """The rank has come to `init_process_group`, which says where the store is."""
         address, port = str(fields.get("address")), str(fields.get("port"))
         self._by_rank = _store_probe(address, port)
-        if self._by_host is None and _exchanges():
+        if self._by_host is None and _uses_exchange():
             self._by_host = _store_probe(address, port)
 
     def begin_exchange_once_reached(self) -> None:
@@ -369,7 +369,7 @@ class AwaitedNumber(threading.Thread):
         super().__init__(name="ddptop-number", daemon=True)
         self._training_thread = threading.get_ident()
         self._pid = os.getpid()
-        self._own: str | None = None
+        self._own_mark: str | None = None
         """The mark of this process, once it has come to `init_process_group`."""
         self._ends = threading.Event()
 
@@ -381,15 +381,15 @@ class AwaitedNumber(threading.Thread):
             while not self._ends.wait(REPORT_AFTER_S) and not _is_worker():
                 if time.monotonic() > end_s:
                     return
-                if self._own is not None:
-                    self._tell_other_hosts(self._own)
+                if self._own_mark is not None:
+                    self._tell_other_hosts(self._own_mark)
                     return
-                mark = self._ask_store(None) if _asks_store() and asks.take_due() else None
+                mark = self._ask_store(None) if _may_ask_store() and asks.take_due() else None
                 numbers = siblings.told_by_siblings() or siblings.told_by(mark or "")
                 if numbers is not None:
                     with _beginning:
                         # It may have come to `init_process_group` meanwhile, and reports itself then.
-                        if self._own is None:
+                        if self._own_mark is None:
                             begin_report(*numbers, self._training_thread)
                     return
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -400,12 +400,12 @@ class AwaitedNumber(threading.Thread):
         if self._pid != os.getpid():  # a forked child
             return
         with _beginning:
-            self._own = siblings.mark_of(rank, world_size) or ""
+            self._own_mark = siblings.mark_of(rank, world_size) or ""
         siblings.tell_siblings(rank, world_size)
 
     def _tell_other_hosts(self, own_mark: str) -> None:
         asks = StoreAsks()
-        while _asks_store() and not asks.is_over:
+        while _may_ask_store() and not asks.is_over:
             if asks.take_due() and self._ask_store(own_mark) is not None:
                 return
             if self._ends.wait(REPORT_AFTER_S):
@@ -442,13 +442,13 @@ class AwaitedNumber(threading.Thread):
         return None if mark is None else mark.decode("ascii", "replace")
 
 
-def _exchanges() -> bool:
+def _uses_exchange() -> bool:
     """Whether hosts that no launcher of ours has joined are to find each other by the job's store."""
     return os.environ.get("DDPTOP_EXCHANGE") == "1"
 
 
-def _asks_store() -> bool:
-    return _exchanges() and siblings.is_numbered_by_job()
+def _may_ask_store() -> bool:
+    return _uses_exchange() and siblings.is_numbered_by_job()
 
 
 def _is_worker() -> bool:
@@ -489,7 +489,7 @@ def begin_report(rank: int, world_size: int, training_thread: int | None = None)
     if _current is not None:
         if (_current.rank, _current.world_size) == (rank, world_size):
             return
-        _leave(_current)  # the script has given itself other numbers than its launcher
+        _report_left(_current)  # the script has given itself other numbers than its launcher
         _current = None
     report = StartReport(rank, world_size, training_thread or threading.get_ident())
     try:
@@ -520,7 +520,7 @@ def hand_over(rank: int, world_size: int) -> HandedOver | None:
     if report is None or not report.end_thread() or report.sender is None:
         return None
     if (report.rank, report.world_size) != (rank, world_size):
-        _leave(report)
+        _report_left(report)
         return None
     return HandedOver(report.session, report.sender)
 
@@ -564,7 +564,7 @@ def _exit_is_known(is_known: bool) -> bool:
     return is_known
 
 
-def _leave(report: StartReport) -> None:
+def _report_left(report: StartReport) -> None:
     from ddptop.protocol.messages import LEFT
     from ddptop.training.exit import ExitReason
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -153,6 +153,12 @@ class Turns:
         if beats:
             self._since_heartbeat = 0
         return takes_steps, beats
+
+
+def _take_all(queue: deque[Message]) -> Iterator[Message]:
+    """Take the messages of a queue that other threads may add to."""
+    while queue:
+        yield queue.popleft()
 
 
 class Publisher(threading.Thread):
@@ -477,43 +483,21 @@ class Publisher(threading.Thread):
         return done if all_within_s is None else done + device.resolver.flush_all(all_within_s)
 
     def _offer_messages(self, sender: AckedSender, records: Sequence[StepRecord | LeftOutSteps]) -> None:
-        messages: list[Message] = []
-        while self._before_steps:
-            messages.append(self._before_steps.popleft())
-        messages += pack_steps(records, self._layout)
+        """Offer these steps, and all else that this rank has to say."""
+        messages = [*_take_all(self._before_steps), *pack_steps(records, self._layout)]
         if self._layout.generation != self._described:
             self._described = self._layout.generation
             self._session.request_description()
-        if guard.first is not None and "first_failure" not in self._session.card:
-            self._session.card["first_failure"] = guard.first
-            self.card_changed = True
-        if self._network is not None and (entries := self._network.take_entries()):
-            self._session.card.update(entries)
-            self.card_changed = True
-        if (batch_size := self._recorder.loader.batch_size) != self._session.card.get(BATCH_SIZE):
-            self._session.card[BATCH_SIZE] = batch_size
-            self.card_changed = True
+        self._update_card()
         if self.card_changed:
             self.card_changed = False
-            messages.insert(0, Card(dict(self._session.card)))
-            messages += self._layout.unsent_layouts()
-            for model, membership in list(self._session.memberships.items()):
-                if self._memberships_sent.get(model) != membership:
-                    self._memberships_sent[model] = membership
-                    # Behind the card, before the steps that are reduced in this group.
-                    messages.insert(1, membership)
+            card = Card(dict(self._session.card))
+            # Memberships come before the steps that are reduced in these groups.
+            messages = [card, *self._unsent_memberships(), *messages, *self._layout.unsent_layouts()]
         device = self._session.device
         are_due = time.monotonic() >= self._readings_due
         if are_due:
-            is_rare = self.budget.report_every == EACH_SIXTEENTH_PERIOD
-            self._readings_due = time.monotonic() + (RARE_READINGS_EVERY_S if is_rare else READINGS_EVERY_S)
-            if device is not None:
-                messages.append(memory_of(device.index))
-                messages += self._device_news(device)
-            if (disk := self._disk_reads.take_reading(self._recorder.step)) is not None:
-                messages.append(disk)
-            if self.budget.reported_cost[1] > 0:  # else both are those of too short a time
-                messages.append(OwnCost(time.monotonic_ns(), self.budget.every_step_pct))
+            messages += self._take_readings(device)
         logged = self._session.scalars.take_values(None if device is None else device.scalars.read_value)
         if logged is not None:
             messages.append(logged)
@@ -522,14 +506,48 @@ class Publisher(threading.Thread):
             news = self._bounds.changed_bounds(self.rank, self._recorder.step)
             if news is not None:
                 messages.append(news)
-        messages += take_milestones(self.rank)
-        while self._queue:
-            messages.append(self._queue.popleft())
+        messages += [*take_milestones(self.rank), *_take_all(self._queue)]
         for message in messages:
             try:
                 sender.offer_message(encode(message))
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
+
+    def _update_card(self) -> None:
+        """Add to the card what only this thread knows."""
+        entries: dict[str, Scalar] = {} if self._network is None else dict(self._network.take_entries())
+        if guard.first is not None and "first_failure" not in self._session.card:
+            entries["first_failure"] = guard.first
+        batch_size = self._recorder.loader.batch_size
+        if batch_size != self._session.card.get(BATCH_SIZE):
+            entries[BATCH_SIZE] = batch_size
+        if entries:
+            self._session.card.update(entries)
+            self.card_changed = True
+
+    def _unsent_memberships(self) -> list[Membership]:
+        """The process groups of DDP's models that the collector does not know yet."""
+        unsent = {
+            model: membership
+            for model, membership in list(self._session.memberships.items())
+            if self._memberships_sent.get(model) != membership
+        }
+        self._memberships_sent.update(unsent)
+        return [*unsent.values()]
+
+    def _take_readings(self, device: DeviceTiming | None) -> list[Message]:
+        """What is read every few seconds."""
+        is_rare = self.budget.report_every == EACH_SIXTEENTH_PERIOD
+        self._readings_due = time.monotonic() + (RARE_READINGS_EVERY_S if is_rare else READINGS_EVERY_S)
+        readings: list[Message] = []
+        if device is not None:
+            readings += [memory_of(device.index), *self._device_news(device)]
+        disk = self._disk_reads.take_reading(self._recorder.step)
+        if disk is not None:
+            readings.append(disk)
+        if self.budget.reported_cost[1] > 0:  # else both are those of too short a time
+            readings.append(OwnCost(time.monotonic_ns(), self.budget.every_step_pct))
+        return readings
 
     def _read_arrivals(self, records: Sequence[StepRecord | LeftOutSteps], *, at_end: bool = False) -> None:
         """Read when collectives were launched that no hook times; a failure ends this for good. `at_end`: the

@@ -14,7 +14,7 @@ from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.phrases import ended_by_signal
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase, Progress
+from ddptop.protocol.messages import FINISHED, LEFT, ORDERLY_REASONS, Phase, Progress
 from ddptop.protocol.vocabulary import ENDED
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class RankState:
     @property
     def finished(self) -> bool:
         """Whether its BYE says that it finished or left its group."""
-        return self.bye is not None and self.bye.reason in WELL
+        return self.bye is not None and self.bye.reason in ORDERLY_REASONS
 
     @property
     def ended_badly(self) -> bool:

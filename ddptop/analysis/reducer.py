@@ -30,7 +30,7 @@ from ddptop.protocol.limits import DEFAULT_STALL_S, MAX_NS, MAX_STEP
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import (
     FINISHED,
-    WELL,
+    ORDERLY_REASONS,
     Bye,
     Card,
     Clock,
@@ -259,7 +259,7 @@ class Reducer:
             rank_state.take_logged(message.values)
         elif current:
             self._on_state(message, session.rank, rank_state, t_ns)
-        elif isinstance(message, Bye) and message.reason not in WELL:
+        elif isinstance(message, Bye) and message.reason not in ORDERLY_REASONS:
             # Its successor's HELLO has overtaken it: the rank is live, but the failure is still to be known.
             text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), state.world
             state.log.add_rank(at_s, "failed_rank", text, session.rank, world)
@@ -299,7 +299,7 @@ class Reducer:
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state
         had_finished = rank_state.finished  # it has left its group before
-        if bye.reason not in WELL:
+        if bye.reason not in ORDERLY_REASONS:
             keep_stall(state, t_ns)
         elif bye.reason == FINISHED and not state.end.finished:  # once: it asks all ranks
             keep_stall(state, t_ns, finished=rank)

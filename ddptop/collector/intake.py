@@ -23,7 +23,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.message_run import READINGS, EncodedRun, MessageRun
 from ddptop.protocol.messages import (
-    WELL,
+    ORDERLY_REASONS,
     Bye,
     Event,
     Hello,
@@ -348,7 +348,7 @@ class Intake:
         message = received.message
         if isinstance(message, Evidence):
             self._stalls.note_answer(received.session, message.number)
-        elif isinstance(message, Bye) and message.reason not in WELL:
+        elif isinstance(message, Bye) and message.reason not in ORDERLY_REASONS:
             self.note_death(now_ns)
 
     def recall_message(self, received: Received, now_ns: int) -> None:

@@ -570,4 +570,5 @@ UNRECORDED = "unrecorded"
 RECORDING_STOPPED = "recording stopped"
 """How the note of a recording begins whose disk takes nothing any more."""
 
-WELL = frozenset({FINISHED, LEFT})
+ORDERLY_REASONS = frozenset({FINISHED, LEFT})
+"""Reasons of a BYE that are no failure."""

@@ -17,7 +17,7 @@ from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
+from ddptop.protocol.messages import ORDERLY_REASONS, Bye, Event, Hello, Run
 from ddptop.recording import history as recorded_history
 from ddptop.sources.player import Player
 
@@ -189,7 +189,7 @@ def mark_kind(received: Received) -> str | None:
         return STALL
     if isinstance(message, Hello) and message.incarnation > 0:
         return "restart"
-    if isinstance(message, Bye) and message.reason not in WELL:
+    if isinstance(message, Bye) and message.reason not in ORDERLY_REASONS:
         return "failed_rank"
     if isinstance(message, Run) and message.state == "failed":
         return "failed"

@@ -21,7 +21,7 @@ from ddptop.frames.phrases import (
     ranks_phrase,
 )
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import FINISHED, WELL
+from ddptop.protocol.messages import FINISHED, ORDERLY_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,7 +99,7 @@ def reason(rank_state: RankState) -> str:
     if rank_state.out_of_memory is False and rank_state.signal == "SIGKILL":
         return NOT_OUT_OF_MEMORY
     text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
-    if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
+    if not text and rank_state.bye is not None and rank_state.bye.reason not in ORDERLY_REASONS:
         text = rank_state.bye.reason
     line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
     killed = _KILLED_WORKER.search(line)

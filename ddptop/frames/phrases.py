@@ -309,9 +309,7 @@ IF_HIDDEN = "if communication were hidden too"
 """Words after the step time without waiting for a slow rank and with all communication overlapped."""
 
 
-def what_if_phrase(
-    ms: float | None, low_ms: float | None = None, high_ms: float | None = None, digits: int = 1
-) -> str:
+def what_if_phrase(ms: float | None, low_ms: float | None = None, high_ms: float | None = None) -> str:
     """`26.6 ±0.4`: a step time as it would have been; the error is the farther end of its interval. Where it
     is larger than the figure: `roughly 27`."""
     if ms is None:
@@ -319,7 +317,7 @@ def what_if_phrase(
     error_ms = interval_error(ms, low_ms, high_ms)
     if error_ms is not None and error_ms > ms:
         return f"roughly {fixed(ms, 0)}"
-    return bounded(ms, error_ms, digits)
+    return bounded(ms, error_ms)
 
 
 def interval_error(value: float, low: float | None, high: float | None) -> float | None:

@@ -87,19 +87,17 @@ STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "context", "follows")
 
 POSITION_FIELDS = (
-    *(
-        "rank",
-        "host",
-        "pid",
-        "process",
-        "step",
-        "bucket",
-        "sequence",
-        "group",
-        "operation",
-        "at_s",
-        "waits_for",
-    ),
+    "rank",
+    "host",
+    "pid",
+    "process",
+    "step",
+    "bucket",
+    "sequence",
+    "group",
+    "operation",
+    "at_s",
+    "waits_for",
 )
 
 SKEW_FIELDS = ("over_s", "rank_seconds", "lost_pct", "low_pct", "high_pct", "steps")

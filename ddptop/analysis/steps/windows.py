@@ -39,6 +39,9 @@ BATCH_CELLS = 2**19
 ROW_INTEGERS = 24
 """Integers in a row without bucket detail."""
 
+RANKS_AT_ONCE = 1024
+"""Ranks whose pauses are averaged together."""
+
 
 class StepWindow:
     """Wall time, phases and own times of the last complete steps of every rank, without shadow blocks.
@@ -166,12 +169,11 @@ class StepWindow:
             {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
         )
         known_columns["gc"] = np.zeros(self.world)
-        for first_rank in range(
-            0, self.world if pauses.any() else 0, 1024
-        ):  # in float64 all take too much memory
-            known_columns["gc"][first_rank : first_rank + 1024] = mean(
-                pauses[first_rank : first_rank + 1024].astype(np.float64)
-            )
+        if pauses.any():
+            # As float64 the pauses of all ranks would take too much memory.
+            for begin in range(0, self.world, RANKS_AT_ONCE):
+                ranks = slice(begin, begin + RANKS_AT_ONCE)
+                known_columns["gc"][ranks] = mean(pauses[ranks].astype(np.float64))
         parts = tuple(name for name in PART_COLUMNS if name not in (*known_columns, "cpu", "elements"))
         return (
             self.own_times.medians(OWN_COLUMNS[:2], slots)

@@ -267,9 +267,13 @@ def _absent_text(came: list[int], world_size: int) -> str:
     return f"{len(missing)} of {world_size} ranks have not come: {_rank_list(missing)}"
 
 
-def _rank_list(ranks: list[int], most: int = 16) -> str:
-    listed = ", ".join(str(rank) for rank in ranks[:most])
-    return listed if len(ranks) <= most else f"{listed} and {len(ranks) - most} more"
+MAX_LISTED_RANKS = 16
+
+
+def _rank_list(ranks: list[int]) -> str:
+    listed = ", ".join(str(rank) for rank in ranks[:MAX_LISTED_RANKS])
+    n_more = len(ranks) - MAX_LISTED_RANKS
+    return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
 def _process_text(card: RankCard) -> str:

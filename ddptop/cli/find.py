@@ -119,11 +119,17 @@ def newest_recording() -> Path:
             note(f"the newest recording: {path.name.removesuffix(SUFFIX)}")
             return path
     if running:
-        name = running[0].name
-        raise CliError(f"no recording on this machine: {name} is live and not being recorded", Exit.NOT_FOUND)
+        raise CliError(f"no recording on this machine: {_why_none_here(running[0])}", Exit.NOT_FOUND)
     raise CliError(
         "no live run and no recording on this machine; start one with ddptop-run SCRIPT", Exit.NOT_FOUND
     )
+
+
+def _why_none_here(run: RunFile) -> str:
+    """Why this machine has no recording of a live run, in a sentence without its full stop."""
+    if run.collector_host is not None:
+        return f"{collected_elsewhere(run)}; its recording is there"
+    return f"{run.name} is live and not being recorded"
 
 
 def recording_of(word: str | None) -> Path:
@@ -145,7 +151,7 @@ def recording_of(word: str | None) -> Path:
     if isinstance(target, RecordingEntry):
         return target.path
     if target.collector_host is not None:
-        raise CliError(f"{collected_elsewhere(target)}; its recording is there")
+        raise CliError(_why_none_here(target))
     if target.recording is None:
         raise CliError(f"{target.name} is not being recorded; ddptop {word} shows it live")
     return Path(target.recording)

@@ -167,13 +167,17 @@ def launcher_is_starting() -> bool:
     for root in run_roots():
         with suppress(OSError, RunDirectoryError), open_private(root):
             for path in root.glob(f"{STARTING}*"):
-                # By the lock, not by the pid: a launcher that was killed has left its file, and pids come
-                # again.
-                if _is_locked(path):
-                    starting = True
-                else:
-                    path.unlink(missing_ok=True)
+                starting = _is_starting(path) or starting
     return starting
+
+
+def _is_starting(path: Path) -> bool:
+    """Whether the launcher that made this file is about to begin its run; otherwise the file is removed."""
+    # By the lock, not by the pid: a launcher that was killed has left its file, and pids come again.
+    if _is_locked(path):
+        return True
+    _unlink_quietly(path)
+    return False
 
 
 def is_alive(run: RunFile) -> bool:
@@ -364,10 +368,15 @@ def _empty_folder(folder: int) -> None:
                 os.rmdir(name, dir_fd=folder)
 
 
+NEW_S = 60.0
+"""A process that makes a run's folder locks it within milliseconds, on a loaded machine later."""
+
+
 def remove_stale(root: Path, *, but: str = "") -> None:
     """Remove folders whose collector has exited and whose locks are free; `but`: except that run's.
 
-    Ranks that hold one restart the collector, which continues with what is in the folder.
+    Ranks that hold one restart the collector, which continues with what is in the folder. Folders that never
+    had a collector are of launchers that were killed before: while they waited for other hosts, say.
     """
     try:
         with open_private(root) as descriptor:
@@ -376,17 +385,24 @@ def remove_stale(root: Path, *, but: str = "") -> None:
         return
     for name in names:
         folder = root / name
+        if name.startswith(STARTING):
+            with suppress(RunDirectoryError, OSError):
+                _is_starting(folder)
+            continue
         run = read_run_file(folder)
         if folder.name == but or (run is not None and is_alive(run)):
             continue
         with suppress(RunDirectoryError, OSError):
-            # Without a run file it is new, unless ranks that start their collector themselves have been in
-            # it.
-            if run is None and not (folder / HELD[0]).exists():
-                continue  # it is just being made
+            # It may just be being made, unless ranks that start their collector themselves have been in it.
+            if run is None and not (folder / HELD[0]).exists() and _is_new(folder):
+                continue
             # A process that holds a lock in it still serves it, or is about to.
             with _all_locks(folder):
                 remove_run_directory(folder)
+
+
+def _is_new(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime < NEW_S
 
 
 @contextmanager

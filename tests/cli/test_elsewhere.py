@@ -31,6 +31,15 @@ def test_where_it_is_collected_is_one_line(
     assert capsys.readouterr() == ("", f"ddptop: {line}\n")
 
 
+def test_a_recording_that_is_wanted_by_no_name_is_said_to_be_where_the_run_is_collected(
+    live_run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live_run("train", "aa11", collector_host="gpu01")
+    assert main(["report"]) == Exit.NOT_FOUND
+    line = f"no recording on this machine: {WHERE}; its recording is there"
+    assert capsys.readouterr() == ("", f"ddptop: {line}\n")
+
+
 def test_while_the_collector_is_not_reached_its_own_recording_is_shown(
     live_run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

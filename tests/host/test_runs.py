@@ -18,6 +18,7 @@ from ddptop.host.early_failures import leave_failure
 from ddptop.host.folders import RunDirectoryError, open_log, run_roots, state_directory, state_path
 from ddptop.host.processes import current_process, process_start
 from ddptop.host.runs import (
+    STARTING,
     RunFile,
     create_run_directory,
     ensure_run_directory,
@@ -26,6 +27,7 @@ from ddptop.host.runs import (
     ingest_endpoint,
     live_runs,
     remove_run_directory,
+    write_command,
     write_run_file,
 )
 from ddptop.protocol.evidence import Evidence
@@ -138,6 +140,25 @@ def test_what_a_collector_that_never_began_has_left_is_removed():
     assert folder.exists()
     collector_start.folder_of("next")
     assert not folder.exists()
+
+
+def test_what_a_launcher_that_was_killed_before_its_collector_has_left_is_removed():
+    """As one that waited for the launchers of other hosts."""
+    directory = create_run_directory("waiting")
+    member = collector_start.become_member(directory)
+    write_command(directory, ["train.py"])
+    starting = directory.parent / f"{STARTING}4711"
+    starting.touch()
+    create_run_directory("next")
+    assert directory.exists()
+    assert not starting.exists()
+    os.utime(directory, (0, 0))
+    create_run_directory("it-still-waits")
+    assert directory.exists()
+    os.close(member)
+    create_run_directory("it-is-gone")
+    assert not directory.exists()
+    assert {path.name for path in directory.parent.iterdir()} == {"next", "it-still-waits", "it-is-gone"}
 
 
 def test_across_pid_namespaces_the_lock_tells_who_lives():

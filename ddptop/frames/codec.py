@@ -10,7 +10,6 @@ have no control characters, and dates exist. Numbers are finite unless the field
 
 from __future__ import annotations
 
-import math
 import zlib
 from dataclasses import fields, replace
 from functools import cache, lru_cache
@@ -84,6 +83,9 @@ MAY_BE_INFINITE = {
     "middle",
     "high",
     "mean",
+    "min",
+    "max",
+    "focus",
     "least",
     "largest",
 }
@@ -129,8 +131,6 @@ def _read_scalar_map(value: Any) -> dict[str, Any] | None:
     cleaned: dict[str, Any] = {}
     for name, item in value.items():
         if not isinstance(name, str) or not (item is None or isinstance(item, (int, float, str, bool))):
-            return None
-        if isinstance(item, float) and abs(item) > MOST and math.isfinite(item):
             return None
         cleaned[_clean_text(name)] = _clean_text(item) if isinstance(item, str) else item
     return cleaned

@@ -39,6 +39,13 @@ def test_the_newest_value_counts_and_nan_is_unknown(make_world) -> None:
     assert frame.logged[0].mean is None
 
 
+def test_values_of_any_size_are_shown_also_where_their_sum_is_no_float(make_world) -> None:
+    frame = told(make_world(3), *((rank, {"norm": 1.5e308}) for rank in range(3)), focus=1)
+    (norm,) = frame.logged
+    assert (norm.mean, norm.min, norm.max, norm.focus) == (1.5e308,) * 4
+    assert snapshot(frame)["logged"]["norm"]["mean"] == 1.5e308
+
+
 def test_names_without_end_are_not_followed(make_world) -> None:
     words = [(0, {f"name {i} {j}": 1.0 for j in range(100)}) for i in range(5)]
     assert len(told(make_world(2), *words).logged) == MAX_LOGGED

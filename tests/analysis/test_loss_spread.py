@@ -9,6 +9,7 @@ import pytest
 
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread, median_losses, stands_apart
+from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
@@ -98,6 +99,14 @@ def test_the_alert_comes_and_goes(make_world) -> None:
     stage.last_ns = 5_000 * 10**9 + stage.world.now_us * 1000
     assert stage.frame().alerts == ()
     assert stage.said("loss_spread_end") == ["the ranks' losses agree again"]
+
+
+def test_a_loss_of_any_size_reaches_viewers(make_world) -> None:
+    stage = Stage(make_world(4), steps=0)
+    stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1e30 if rank == 3 else 1.0))
+    frame = stage.frame()
+    assert frame.alerts[0].evidence["loss"] == 1e30
+    assert decode_frame(encode_frame(frame)).alerts == frame.alerts
 
 
 def test_of_two_ranks_neither_is_right(make_world) -> None:

@@ -27,7 +27,7 @@ from ddptop.frames.reasons import cpu_reason, process_reason
 from ddptop.protocol.machine import Gpu, GpuReading, Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import ScopeWindow, StepWindow
@@ -288,8 +288,17 @@ def _logged_scalar(name: str, of_ranks: Mapping[int, Mapping[str, float]], focus
     if not finite:
         return LoggedScalar(name, len(values), None, None, None, None, None, own_value)
     low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
-    mean = math.fsum(finite.values()) / len(finite)
+    mean = _mean(finite.values())
     return LoggedScalar(name, len(values), mean, finite[low], finite[high], low, high, own_value)
+
+
+def _mean(values: Collection[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # the sum is no float
+        import statistics  # takes long to import, and its exact sums take long
+
+        return statistics.mean(values)
 
 
 def heat(state: RunState, request: HeatRequest) -> Heat | None:

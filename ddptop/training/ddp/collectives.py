@@ -214,11 +214,18 @@ def mean(
     means = {}
     for name in names:
         pairs = [(values[name], rank_weight) for values, rank_weight in of_ranks if name in values]
-        total = math.fsum(rank_weight for _, rank_weight in pairs)
-        means[name] = (
-            math.fsum(value * rank_weight for value, rank_weight in pairs) / total if total else math.nan
-        )
+        total = _sum([rank_weight for _, rank_weight in pairs])
+        weighted = _sum([value * rank_weight for value, rank_weight in pairs])
+        means[name] = weighted / total if total else math.nan
     return means[""] if single else means
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The sum without rounding; infinity or NaN where a sum of floats is that, for which `fsum` raises."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
 
 
 _turns = itertools.count()

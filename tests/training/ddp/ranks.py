@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import random
 import sys
@@ -155,6 +156,8 @@ def averages(group: ddptop.Group) -> None:
     own = {} if group.rank == 0 else {"only": float("nan") if group.rank == 1 else 4.0}
     assert group.mean(own, weight=float(group.rank == 2)) == {"only": 4.0}
     assert group.mean(1.0, weight=0) != group.mean(1.0, weight=0), "NaN: nothing was seen"
+    assert group.mean(1.7e308) == math.inf
+    assert math.isnan(group.mean(math.inf if group.rank else -math.inf))
     with pytest.raises(ValueError, match="negative"):
         group.mean(1.0, weight=-1)
 

@@ -144,7 +144,7 @@ def test_what_a_collector_that_never_began_has_left_is_removed():
 
 def test_what_a_launcher_that_was_killed_before_its_collector_has_left_is_removed():
     """As one that waited for the launchers of other hosts."""
-    directory = create_run_directory("waiting")
+    directory = create_run_directory("dead")
     member = collector_start.become_member(directory)
     write_command(directory, ["train.py"])
     starting = directory.parent / f"{STARTING}4711"
@@ -153,12 +153,12 @@ def test_what_a_launcher_that_was_killed_before_its_collector_has_left_is_remove
     assert directory.exists()
     assert not starting.exists()
     os.utime(directory, (0, 0))
-    create_run_directory("it-still-waits")
+    create_run_directory("second")
     assert directory.exists()
     os.close(member)
-    create_run_directory("it-is-gone")
+    create_run_directory("third")
     assert not directory.exists()
-    assert {path.name for path in directory.parent.iterdir()} == {"next", "it-still-waits", "it-is-gone"}
+    assert {path.name for path in directory.parent.iterdir()} == {"next", "second", "third"}
 
 
 def test_across_pid_namespaces_the_lock_tells_who_lives():

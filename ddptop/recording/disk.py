@@ -378,6 +378,16 @@ def open_recording_file(path: Path) -> int:
     return descriptor
 
 
+UNPACKED_BY = {
+    b"\x1f\x8b": "gunzip",
+    b"PK\x03\x04": "unzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+"""What a compressed file begins with, as recordings are sent by mail."""
+
+
 def _check_is_recording(descriptor: int, path: Path) -> None:
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
@@ -390,7 +400,11 @@ def _check_is_recording(descriptor: int, path: Path) -> None:
         raise RecordingError(f"{path} is empty")
     if head[:-1] == MAGIC[:-1]:
         # The last byte is the version.
-        raise RecordingError(f"{path} has format {head[-1]}, this ddptop reads format {MAGIC[-1]}")
+        formats = f"has format {head[-1]}, this ddptop reads format {MAGIC[-1]}"
+        raise RecordingError(f"{path} {formats}: install a newer ddptop")
+    for begin, tool in UNPACKED_BY.items():
+        if head.startswith(begin):
+            raise RecordingError(f"{path} is compressed: unpack it first with {tool}")
     raise RecordingError(f"{path} is not a ddptop recording")
 
 

@@ -177,7 +177,7 @@ def _end_without_deaths(report: Report) -> list[Finding]:
     """The recording stops, or the launcher alone knows that the run has failed."""
     run = report.run
     if run.state == "lost":
-        alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
+        alert = next((alert for alert in report.troubles if _is_lost_at_end(report, alert)), None)
         how = recording_stop(report.troubles) or RECORDING_ENDS
         return [_ended(report, f"how the run ended is unknown: {alert.message if alert else how}")]
     if run.state == "failed":
@@ -185,6 +185,14 @@ def _end_without_deaths(report: Report) -> list[Finding]:
         code = "" if run.exit_code is None else f" with exit code {run.exit_code}"
         return [_ended(report, f"the run failed{code}{f': {alert.message}' if alert else ''}")]
     return []
+
+
+def _is_lost_at_end(report: Report, alert: Alert) -> bool:
+    """Whether ranks are lost, and no host of theirs has reported again."""
+    newest = {event.host: event.kind for event in report.events if event.kind in ("host_lost", "host_back")}
+    hosts = str(alert.evidence.get("hosts", "")).split()
+    are_back = bool(hosts) and all(newest.get(host) == "host_back" for host in hosts)
+    return alert.kind == "lost_rank" and not are_back
 
 
 def _attempts_phrases(deaths: Sequence[Death]) -> tuple[str, tuple[str, ...]]:

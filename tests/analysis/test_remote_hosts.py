@@ -23,7 +23,7 @@ from ddptop.protocol.limits import DEFAULT_STALL_S
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Received
 from tests.analysis.stalling import op, waits
-from tests.made_up_run import NS, START_NS, feed_together
+from tests.made_up_run import NS, START_NS, feed_together, report_from_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +43,13 @@ class Job:
     def __init__(self, make_world, **options) -> None:
         options = {"hosts": HOSTS, "offset_ns": APART, "drift_ppm": DRIFT, "own": True, **options}
         self.reducer = Reducer(stall_s=options.pop("stall_s", DEFAULT_STALL_S))
+        self.fed: list[Received] = []
         self.world = make_world(options.pop("size", 6), **options)
         self.feed(self.world.run(), *(self.world.host_message(host) for host in FAR))
         self.feed(*self.world.introduce())
 
     def feed(self, *messages) -> None:
+        self.fed += messages
         feed_together(self.reducer, messages)
 
     def train(self, steps: int, bound_ms: float = 0.2, *, wrong_ms: float = 0.0) -> None:
@@ -150,6 +152,21 @@ def test_a_host_is_unreachable_then_lost_then_back(make_world) -> None:
     (line,) = job.log("host_lost")
     assert line == "host node2 is lost, silent for more than 10 s: ranks 4 and 5, last at step 20"
     assert job.log("host_back") == ["host node2 reports again after 11 s"]
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_report_ends_with_a_lost_host_only_if_it_has_not_come_back(make_world, returns: bool) -> None:
+    job = Job(make_world)
+    job.train(20)
+    job.wait(40.0, HOSTS[:2])
+    if returns:
+        job.wait(1.5)
+        job.train(20)
+    report = report_from_messages(job.fed)
+    assert report.run.state == "lost"
+    end = next(finding.sentence for finding in report.verdict if finding.kind == "lost")
+    assert ("node2 is lost" in end) != returns
+    assert ("the recording stops in the middle of the run" in end) == returns
 
 
 def test_what_an_agent_reports_of_a_process_counts_as_the_collectors_own(make_world) -> None:

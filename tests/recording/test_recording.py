@@ -265,7 +265,8 @@ def test_a_file_of_somebody_else_is_not_overwritten(path: Path) -> None:
     [
         (b"", "empty"),
         (b"import torch\n", "not a ddptop recording"),
-        (MAGIC[:-1] + b"\x09", "format 9"),
+        (MAGIC[:-1] + b"\x09", "format 9.*: install a newer ddptop"),
+        (b"\x1f\x8b\x08\x00", "is compressed: unpack it first with gunzip"),
         (MAGIC, "empty"),
         (MAGIC + b"\x00" * 5000, "empty"),
     ],

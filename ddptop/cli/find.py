@@ -161,12 +161,18 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
     """The live runs, once one of them is called `word` (None: any) or none can be expected any more.
 
     `wait_s`: how long to wait at most; None: WAIT_S, and only while a launcher is starting a run.
+    Raises CliError (3) where no name is given and a launcher has not started its ranks in that time: an older
+    recording would be taken for its run.
     """
     deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
     announced = False
     while True:
         running = find_live()
-        if any(word is None or _begins_with(run, word) for run in running) or time.monotonic() >= deadline:
+        if any(word is None or _begins_with(run, word) for run in running):
+            return running
+        if time.monotonic() >= deadline:
+            if _run_is_starting(running):
+                _tell_of_late_start(word)
             return running
         # Nobody is starting one: waiting would be for nothing.
         if wait_s is None and not _run_is_starting(running):
@@ -175,6 +181,16 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
             note(f"waiting for {'a run to start' if word is None else f'run {word}'}")
             announced = True
         time.sleep(POLL_S)
+
+
+LATE_START = "a run is starting, but has no ranks yet: ddptop-run loads torch or waits for its other hosts"
+
+
+def _tell_of_late_start(word: str | None) -> None:
+    if word is None:
+        ways = "look again later; ddptop replay shows the newest recording"
+        raise CliError(f"{LATE_START}; {ways}", Exit.NOT_FOUND)
+    note(LATE_START)
 
 
 def _run_is_starting(running: Sequence[RunFile]) -> bool:

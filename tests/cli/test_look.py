@@ -178,6 +178,23 @@ def test_the_wait_ends_with_the_launcher_and_with_its_time(
     assert not list((home_here / "runtime" / "ddptop").glob("starting.*"))
 
 
+def test_an_older_recording_is_not_taken_for_the_run_that_is_starting(
+    home_here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As while its launcher waits for other hosts."""
+    folder = home_here / "state" / "ddptop"
+    folder.mkdir(mode=0o700, parents=True)
+    write_recording(folder / "train.ddptop")
+    with starting_run():
+        assert main(["--once", "--wait", "0"]) == 3
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("ddptop: a run is starting, but has no ranks yet: ")
+        assert main(["train", "--once", "--wait", "0"]) == 0
+        out, err = capsys.readouterr()
+        assert "FINISHED" in out and err.startswith("ddptop: a run is starting, but has no ranks yet: ")
+    assert main(["--once", "--wait", "0"]) == 0
+
+
 def test_a_launcher_that_was_killed_is_not_waited_for(live_run, home_here: Path) -> None:
     folder = home_here / "runtime" / "ddptop"
     folder.mkdir(mode=0o700)

@@ -146,7 +146,8 @@ class Recorder:
         self.check: Callable[[int], None] | None = None
         """Called with the number of a synchronised step that has ended, before the next one begins: one of
         `check_every`, the first of a block that is recorded where others are left out. It must not raise."""
-        self.check_every = BLOCK  # at least; a power of two
+        self.check_every = BLOCK
+        """A power of two, BLOCK at least; written by the replica check."""
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
 
@@ -181,9 +182,10 @@ class Recorder:
         """Moments of CLOCK_MONOTONIC in ns, each with its event in the lowest bits."""
         self._put = self.stamps.append
         self._entries = 0
-        self.step_flags = self.waits_unseen = 0
-        """Flags of the running step; and `Flag.WAITS_UNSEEN` where forward and backward wait in collectives
-        that are not timed, else 0."""
+        self.step_flags = 0
+        """Flags of the running step that are known before it ends."""
+        self.waits_unseen = 0
+        """`Flag.WAITS_UNSEEN` where forward and backward wait in collectives that are not timed, else 0."""
         self.calls: list[BucketCall] = []
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
@@ -192,9 +194,10 @@ class Recorder:
         self.calls_since_forward = 0
         """Batches fetched and DDP forwards without gradients since the last training forward: where there are
         many, the script evaluates."""
-        self.own_waits = self.waiting_since = 0
-        """Waits in collectives of the script's own so far; and when the training thread entered the one that
-        it is in, 0: it is in none."""
+        self.own_waits = 0
+        """Waits in collectives of the script's own so far."""
+        self.waiting_since = 0
+        """When the training thread entered the one that it is in; 0: it is in none."""
 
     def reset_steps(self) -> None:
         """Begin with a first step again: nothing is known of the one before. The numbers of steps go on."""

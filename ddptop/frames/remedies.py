@@ -237,6 +237,11 @@ _ACTIONS_BY_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "parameter takes part twice in a backward.",
     ),
     (
+        re.compile(r"connectFullMesh failed.*remote=\[127\."),
+        "If ranks are on several hosts, set GLOO_SOCKET_IFNAME to the interface between them: the name of a "
+        "host is 127.0.0.1 there (/etc/hosts). Otherwise read the output of the other ranks.",
+    ),
+    (
         re.compile(r"(reset|closed) by peer \[|ncclRemoteError|remote process exited"),
         "Find out which rank has ended first: rank {rank} has lost its connection to it. Read the output of "
         "the others, and compare how many collectives each calls{up_to}.",

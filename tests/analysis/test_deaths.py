@@ -58,6 +58,13 @@ def test_a_rank_without_locked_memory_is_told_its_limit(stage) -> None:
     assert next_action(stage.frame()).startswith("Raise the limit of locked memory")
 
 
+def test_a_rank_whose_gloo_connects_to_itself_for_another_host_is_told_the_variable(stage) -> None:
+    refused = "SO_ERROR: Connection refused, remote=[127.0.0.1]:24988$0"
+    failed = f"Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: {refused}"
+    raises(stage, 2, "RuntimeError: Gloo connectFullMesh failed", load(17), message=(failed,))
+    assert next_action(stage.frame()).startswith("If ranks are on several hosts, set GLOO_SOCKET_IFNAME")
+
+
 def test_a_rank_without_memory_is_told_what_it_asked_for_and_what_to_try(stage) -> None:
     asked = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes."
     raises(stage, 2, f"RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. {asked}", load(88))

@@ -19,7 +19,7 @@ from ddptop.protocol.messages import Card, Received
 from ddptop.render.plain import draw_frame
 from ddptop.report.html import html_page
 from ddptop.report.text import text_page
-from tests.made_up_run import START_NS, World, report_from_messages
+from tests.made_up_run import START_NS, World, feed_together, report_from_messages
 
 STEP_US, PER_STEP, STEPS = 50_000, 3, 80
 END_NS = START_NS + STEPS * STEP_US * 1000
@@ -89,8 +89,7 @@ def frame_of(
 
 def reducer_of(world: World, reported: Sequence[tuple[int, Arrivals]], training: str | None) -> Reducer:
     reducer = Reducer()
-    for received in (world.run(), *introduced(world, training), *world.steps(STEPS)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *introduced(world, training), *world.steps(STEPS)])
     for seq, (rank, message) in enumerate(sorted(reported, key=lambda told: told[1].t_ns)):
         reducer.feed(Received(message.t_ns, rank, world.session(rank), 1000 + seq, message))
     reducer.feed(world.progress(0, max(END_NS, message.t_ns) // 1000 - START_NS // 1000 + 1_000_000))

@@ -562,10 +562,16 @@ def test_how_often_a_rank_is_slow_is_known_of_recorded_steps_alone() -> None:
     """Every 256th step is slow, and of four blocks of 16 steps one is recorded."""
     world = World(3, own=True)
     reducer = begun(world)
-    for step in range(16 * 256):
-        world.delays = {(0, "after_optimizer"): 6_000_000} if step % 256 == 250 else {}
-        for message in world.steps(1):
-            reducer.feed(message if next_recorded(step, 4) <= step else shadowed(message))
+
+    def delay_rank_0() -> None:
+        world.delays = {(0, "after_optimizer"): 6_000_000} if world.step % 256 == 250 else {}
+
+    def seen(message: Received) -> Received:
+        assert isinstance(message.message, Steps)
+        step = message.message.first_step
+        return message if next_recorded(step, 4) <= step else shadowed(message)
+
+    feed_together(reducer, map(seen, world.steps(16 * 256, before_step=delay_rank_0)))
     found = straggler_after(world, reducer)
     assert found is not None and found.rare is not None
     assert found.rare.n_slow == 4
@@ -632,9 +638,11 @@ def test_short_stops_of_any_rank_are_not_flagged() -> None:
     chance = random.Random(1)
     world = World(4, own=True)
     reducer = begun(world)
-    for _ in range(600):
+
+    def stop_a_rank() -> None:
         world.delays = {(chance.randrange(4), "forward"): 60_000} if chance.random() < 0.03 else {}
-        run_world(world, reducer, 1)
+
+    feed_together(reducer, world.steps(600, before_step=stop_a_rank))
     found = straggler_after(world, reducer)
     assert found is None or found.pattern != "rare"
 
@@ -642,11 +650,13 @@ def test_short_stops_of_any_rank_are_not_flagged() -> None:
 def test_what_is_dear_is_not_hidden_by_what_is_small() -> None:
     world = World(2, own=True)
     reducer = begun(world)
-    for step in range(400):
-        dear = step % 25 == 24
+
+    def delay_rank_0() -> None:
+        dear = world.step % 25 == 24
         world.delays = {(0, "forward"): 246_000 if dear else 1_400}
         world.gc_us = {0: 246_000} if dear else {}
-        run_world(world, reducer, 1)
+
+    feed_together(reducer, world.steps(400, before_step=delay_rank_0))
     found = straggler_after(world, reducer)
     assert found is not None
     assert (found.rank, found.pattern, found.cause) == (0, "rare", "gc")

@@ -24,9 +24,7 @@ STEP_MS = 3.0
 def simulated(rng: np.random.Generator, blocks: int, cost_ms: float) -> ShadowCost:
     """A run whose steps drift, are correlated with their neighbours, and are slow now and then."""
     n = blocks * PERIOD + AROUND + LENGTH
-    noise = 0.15 * rng.standard_normal(n)
-    for at in range(1, n):
-        noise[at] += 0.6 * noise[at - 1]
+    noise = np.convolve(0.15 * rng.standard_normal(n), 0.6 ** np.arange(64))[:n]
     wall = STEP_MS + noise + 0.3 * np.sin(np.arange(n) / 900)
     wall += np.where(rng.random(n) < 0.05, rng.exponential(8.0, n), 0.0)
     numbers = np.arange(n)
@@ -182,11 +180,14 @@ def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make
 def test_the_measured_cost_has_what_steps_pay_in_shadow_blocks_as_well(make_world) -> None:
     world, reducer = make_world(2), Reducer()
     feed_together(reducer, [world.run(), *world.introduce()])
-    for received in world.steps(8 * PERIOD + AROUND + LENGTH):
+
+    def sent(received: Received) -> Received:
         message = received.message
         if isinstance(message, Steps) and message.first_step % PERIOD < LENGTH <= message.first_step:
-            received = received._replace(message=standing_aside(message))
-        reducer.feed(received)
+            return received._replace(message=standing_aside(message))
+        return received
+
+    feed_together(reducer, map(sent, world.steps(8 * PERIOD + AROUND + LENGTH)))
     now_ns = START_NS + world.now_us * 1000
     before = reducer.frame(now_ns).overhead
     assert before.measured is not None and before.every_step_pct is None, "an earlier version"

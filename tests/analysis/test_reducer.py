@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,12 +89,15 @@ def test_figures_do_not_depend_on_when_frames_are_asked_for(make_world) -> None:
     for every in (7, 1000):  # with 4 ranks: after each rank's message of some step
         world, reducer = make_world(4, delays=dict(delays), detail_every=2), Reducer()
         feed(reducer, world.run(), world.introduce())
-        for i, received in enumerate(world.steps(300)):
+
+        def delay_until_200(world: Any = world) -> None:
             if world.step == 200:
                 world.delays.clear()
-            reducer.feed(received)
-            if i % every == 0:
-                frame(reducer, world)
+
+        messages = world.steps(300, before_step=delay_until_200)
+        while together := [*islice(messages, every)]:
+            feed(reducer, together)
+            frame(reducer, world)
         found = frame(reducer, world)
         shown.append((snapshot(found), found.events, found.history.wait_ms.tolist()))
     for other in shown[1:]:

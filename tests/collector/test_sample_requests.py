@@ -12,7 +12,7 @@ from ddptop.collector.sample_requests import (
 )
 from ddptop.protocol.evidence import StackSamples, asks_for_samples, requested_place
 from ddptop.protocol.limits import NS
-from tests.made_up_run import World
+from tests.made_up_run import World, feed_together
 
 
 class Asking:
@@ -25,8 +25,7 @@ class Asking:
         self.number = 0
         self.askable = [self.world.session(rank) for rank in range(self.world.size)]
         self.requests = SampleRequests(self.reducer, self._ask, lambda now_ns: self.askable)
-        for received in (self.world.run(), *self.world.introduce()):
-            self.reducer.feed(received)
+        feed_together(self.reducer, [self.world.run(), *self.world.introduce()])
 
     def _ask(self, session: int, number: int) -> None:
         assert asks_for_samples(number)
@@ -34,8 +33,7 @@ class Asking:
         self.asked.append((session - self.world.session(0), requested_place(number)))
 
     def train(self, steps: int = 120) -> None:
-        for received in self.world.steps(steps):
-            self.reducer.feed(received)
+        feed_together(self.reducer, self.world.steps(steps))
 
     def check(self, after_ns: int = 0) -> list[tuple[int, str]]:
         """Who is asked within this time, looked at once a second: (rank, place)."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.recording.reader import Recording, RecordingError
+from tests.made_up_run import feed_runs
 
 
 class Read(NamedTuple):
@@ -25,8 +26,7 @@ def read(path: Path) -> Read:
     reducer = Reducer(history_points=100_000)
     try:
         with Recording.open(path) as recording:
-            for received in recording.records():
-                reducer.feed(received)
+            feed_runs(reducer, recording)
             damage = recording.damage
     except (RecordingError, OSError):
         return Read(0, True)

@@ -32,7 +32,7 @@ from ddptop.recording.writer import Writer
 from ddptop.sources.replay import frame_at
 from tests.faults.row import CannotTryError
 from tests.faults.trial import small_disk
-from tests.made_up_run import GIB, START_NS, a_run, steps, write
+from tests.made_up_run import GIB, START_NS, a_run, feed_together, steps, write
 
 TRIES = 120
 
@@ -312,8 +312,7 @@ def test_what_a_full_disk_cost_is_counted_and_the_rest_is_recorded(
         kept = list(recording.records())
         assert recording.damage is None
     reducer = Reducer()
-    for received in kept:
-        reducer.feed(received)
+    feed_together(reducer, kept)
     assert sum(member.lost_records for member in reducer.state.ranks) == writer.unwritten
     assert (kept[0], kept[-1]) == (records[0], records[-1])
 
@@ -419,8 +418,7 @@ def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
         writer.write_due(received.t_ns)
     writer.close()
     live, replayed = Reducer(), Reducer()
-    for received in records:
-        live.feed(received)
+    feed_together(live, records)
     for event in writer.take_missing():
         live.feed(Received(event.t_ns, -1, 0, 0, event))
     with Recording.open(path) as recording:
@@ -428,8 +426,7 @@ def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
         kept = [*recording.records()]
         ends_ns = [recording.block_summary(at).last_ns for at in range(recording.blocks_until(1 << 62))]
     assert ends_ns == sorted(ends_ns)
-    for received in kept:
-        replayed.feed(received)
+    feed_together(replayed, kept)
     assert 0 < writer.unwritten < 1800
     for reducer in (live, replayed):
         lost = [member.lost_records for member in reducer.state.ranks]

@@ -14,7 +14,7 @@ from ddptop.protocol.messages import Card, Event, Flag, Message, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.thinning import Thinner
 from ddptop.recording.writer import Writer
-from tests.made_up_run import NS, START_NS, STEP_US, hello, layout, progress, run_message, steps
+from tests.made_up_run import NS, START_NS, STEP_US, feed_runs, hello, layout, progress, run_message, steps
 
 LIMIT = 200_000
 
@@ -138,8 +138,7 @@ def test_no_run_however_long_exceeds_the_limit(tmp_path: Path, seed: int) -> Non
         assert recording.damage is None
         assert (recording.run.state, recording.latest_run.state) == ("live", "finished")
         reducer = Reducer()
-        for received in recording.records():
-            reducer.feed(received)
+        feed_runs(reducer, recording)
         thinned = [r.message.fields["every"] for r in recording.lasting_messages()
                    if isinstance(r.message, Event) and r.message.kind == "thinned"]  # fmt: skip
     assert thinned == sorted(thinned) and len(thinned) <= len(set(thinned)) + 2

@@ -21,7 +21,7 @@ from ddptop.recording.writer import Writer
 from ddptop.report import build
 from ddptop.sources import player
 from ddptop.sources.player import Player
-from tests.made_up_run import GIB, World, collect
+from tests.made_up_run import GIB, World, collect, feed_together
 
 RANKS, RESTART, LAST = 3, 900, 700
 
@@ -116,11 +116,12 @@ def test_of_very_many_ranks_a_jump_reads_as_many_steps_as_sums_are_apart(
     reducer, recorder = Reducer(), Writer(tmp_path / "run.ddptop", limit_bytes=GIB)
     recorder.history = NewHistory(reducer)
     world = World(RANKS, own=True)
-    for number, received in enumerate([world.run(), *world.introduce(), *world.steps(500)]):
-        reducer.feed(received)
-        recorder.add(received, encode(received.message))
-        if number % 12 == 0:
-            recorder.flush()
+    messages = [world.run(), *world.introduce(), *world.steps(500)]
+    for first in range(0, len(messages), 12):
+        feed_together(reducer, messages[first : first + 12])
+        for received in messages[first : first + 12]:
+            recorder.add(received, encode(received.message))
+        recorder.flush()
     recorder.close()
     with Recording.open(tmp_path / "run.ddptop") as recording:
         for percent in range(70, 101, 5):

@@ -294,11 +294,11 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
     reducer = Reducer()
     writer = Writer(path, limit_bytes=GIB)
     writer.history = NewHistory(reducer)
-    for number, received in enumerate(records):
-        reducer.feed(received)
-        writer.add(received, encode(received.message))
-        if number % 12 == 0:
-            writer.flush()
+    for first in range(0, len(records), 12):
+        feed_together(reducer, records[first : first + 12])
+        for received in records[first : first + 12]:
+            writer.add(received, encode(received.message))
+        writer.flush()
     writer.close()
     with Recording.open(path) as recording:
         jumping, playing = Player(recording, whole_rows=0), Player(recording, whole_rows=GIB)

@@ -402,6 +402,20 @@ def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: in
         state.ledger.note_evaluated(rank_state.row, event.t_ns, evaluated_ns, data_ns, t_ns)
 
 
+def _on_compiled(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    compiled_ns, phase, times = (
+        _positive_or_none(event.fields.get(name)) or 0 for name in ("ns", "phase", "times")
+    )
+    if compiled_ns > 0:
+        state.ledger.note_compiled(rank_state.row, event.t_ns, compiled_ns, phase, t_ns)
+    if event.step <= 0:  # the first step compiles: that is the start
+        return
+    again = " again" if times else ""
+    what = str(event.fields.get("what") or "")
+    text = f"compiled{again} in step {event.step:,}{f': {what}' if what else ''}"
+    state.log.add_rank(state.unix_s(t_ns), "compiling", text, event.rank, state.world, step=event.step)
+
+
 def _on_timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
@@ -576,6 +590,7 @@ _RANK_EVENT_HANDLERS = {
     "phase_ends": _on_phase,
     "saved": _on_saved,
     "evaluated": _on_evaluated,
+    "compiled": _on_compiled,
     "timer": _on_timer,
 }
 

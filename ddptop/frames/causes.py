@@ -195,6 +195,12 @@ PLACES: Mapping[OwnPlace, PlaceWords] = MappingProxyType(
             remedy="Evaluate on all ranks, each a part of the data, or in a process of its own on saved "
             "weights: the other ranks wait for {ranks}.",
         ),
+        "compiling": PlaceWords(
+            title="in torch.compile",
+            short="compiling",
+            remedy="Set TORCH_LOGS=recompiles to see which guard fails on {ranks}. Give it inputs of the "
+            "shapes that the others get, or mark the dimension that changes (torch._dynamo.mark_dynamic).",
+        ),
         "saving": PlaceWords(
             title="saving checkpoints",
             short="saving",

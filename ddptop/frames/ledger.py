@@ -43,6 +43,8 @@ class LedgerRanks:
     """Waited for a later rank, in all-reduces and in the script's own collectives."""
     evaluation_s: Column
     """Forwards without gradients, between steps."""
+    compiling_s: Column
+    """In torch.compile, after the first step."""
     saving_s: Column
     """In `torch.save`, and in saves of `torch.distributed.checkpoint`."""
     phase_s: Column

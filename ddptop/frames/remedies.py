@@ -44,6 +44,8 @@ ALONE_REMEDIES: Mapping[str, str] = MappingProxyType(
         "its workers then start, and open their files, once and not in each epoch.",
         "evaluation": "Let every rank evaluate an equal part of the data and all-reduce the sums, or "
         "evaluate less often, or in a process of its own on saved weights.",
+        "compiling": "Compile once: TORCH_LOGS=recompiles shows which guard fails. Pad or bucket inputs to "
+        "few shapes, or mark the dimension that changes (torch._dynamo.mark_dynamic).",
         "saving": _SAVE_ASIDE,
         "phase": f"Do not let the others wait while {{who}} works alone {{where}}. {_SAVE_ASIDE}",
     }

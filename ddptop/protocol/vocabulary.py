@@ -51,6 +51,7 @@ OwnPlace: TypeAlias = Literal[
     "start",
     "first_batch",
     "evaluation",
+    "compiling",
     "saving",
     "phase",
     "unknown",
@@ -59,8 +60,8 @@ OwnPlace: TypeAlias = Literal[
 backward (the loss); `after_optimizer`: until the next batch is fetched. `cpu`: in whatever phase, its
 training thread waited for a CPU, or `gc`: was paused by Python's garbage collection;
 `uneven_work`: its batch was larger. In the ledger also `start`: it began its first step late, `first_batch`
-of an epoch, `evaluation`, `saving`: a checkpoint, `phase`: one that the script declares, and `unknown`: in no
-place longer than the others."""
+of an epoch, `evaluation`, `compiling`: torch.compile, `saving`: a checkpoint, `phase`: one that the script
+declares, and `unknown`: in no place longer than the others."""
 
 LedgerClass: TypeAlias = Literal[
     "start",
@@ -74,6 +75,7 @@ LedgerClass: TypeAlias = Literal[
     "transfer",
     "waiting",
     "evaluation",
+    "compiling",
     "saving",
     "phase",
     "stalled",

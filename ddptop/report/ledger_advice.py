@@ -59,6 +59,7 @@ _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "start": ("start_up", f"Look at what {{who}} does before its first step. {SHORTER_START}"),
         "first_batch": ("persistent_workers", ALONE_REMEDIES["first_batch"]),
         "evaluation": ("evaluate_together", ALONE_REMEDIES["evaluation"]),
+        "compiling": ("recompiles", ALONE_REMEDIES["compiling"]),
         "saving": ("one_rank_work", ALONE_REMEDIES["saving"]),
         "phase": ("one_rank_work", ALONE_REMEDIES["phase"]),
     }
@@ -71,7 +72,7 @@ def step_losses(ledger: Ledger) -> tuple[WaitedFor, ...]:
     return tuple(row for row in ledger.run.waited_for if not is_rare(row, ledger) and row.place not in ALONE)
 
 
-ALONE = frozenset({"evaluation", "saving", "phase", "first_batch", "start", "unknown"})
+ALONE = frozenset({"evaluation", "compiling", "saving", "phase", "first_batch", "start", "unknown"})
 """Places with a suggestion of their own, or none."""
 
 
@@ -176,7 +177,7 @@ def _suggest_for_ranks_in_turn(
 
 def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
     """About what every rank lost: more than that on one rank is what the others waited for."""
-    classes: tuple[LedgerClass, ...] = ("data", "first_batch", "start")
+    classes: tuple[LedgerClass, ...] = ("data", "first_batch", "start", "compiling")
     of_run: dict[str, float] = {name: ledger.least_seconds_of(name) for name in classes}
 
     def is_worth(name: str, least_pct: float) -> bool:
@@ -194,6 +195,11 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
         action = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
         because = f"every rank waits for its next batch: {share_phrase('data')}"
         yield _suggest_for_class(report, "data_workers", action, because, "data", of_run)
+    if is_worth("compiling", WORTH_PCT):
+        because = f"every rank compiles after its first step: {share_phrase('compiling')}"
+        yield _suggest_for_class(
+            report, "recompiles", ALONE_REMEDIES["compiling"], because, "compiling", of_run
+        )
     if is_worth("start", WORTH_PCT) and of_run["start"] >= LEAST_START_S:
         because = f"the start took until the first step: {share_phrase('start')}"
         yield _suggest_for_class(report, "start_up", SHORTER_START, because, "start", of_run)

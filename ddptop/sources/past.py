@@ -169,7 +169,7 @@ MAX_MARKS = 500
 
 QUIET = frozenset(
     (
-        *("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "evaluated"),
+        *("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "evaluated", "compiled"),
         *("device", "analyser", "ras"),
     )
 )

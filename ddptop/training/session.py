@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from ddptop.protocol.vocabulary import SHARDED
 from ddptop.training import exit, phases, start_report, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
+from ddptop.training.compile_watch import Compilation, CompileWatch
 from ddptop.training.device.timing import DeviceTiming, device_card
 from ddptop.training.exit import CrashFile, ExitReason, exit_reason
 from ddptop.training.guard import guard, run_after_fork
@@ -102,6 +104,8 @@ class Session:
             self._note_saved,
         )
         dynamo.keep_dynamo_out()
+        compiles = CompileWatch(self.recorder, get_ident(), self._note_compiled)
+        dynamo.watch_compilations(compiles.begins, compiles.ends)
         os.register_at_fork(after_in_child=self._after_fork)
         exit.wait_for_gloo_at_exit()
         atexit.register(self.close)
@@ -308,6 +312,13 @@ class Session:
         `data_ns` of it, it fetched batches."""
         fields: dict[str, Scalar] = {"ns": length_ns, "data_ns": data_ns}
         self._report_before_step("evaluated", self.recorder.step, fields, ended_ns)
+
+    def _note_compiled(self, compilation: Compilation) -> None:
+        """Note that the training thread has waited for torch.compile, until now."""
+        fields: dict[str, Scalar] = compilation._asdict()
+        # Before its forward closes the step that has ended, this is a part of the next one.
+        step = self.recorder.step + self.recorder.has_stepped
+        self._report_before_step("compiled", step, fields | {"phase": int(compilation.phase)})
 
     def _send_warning(self, text: str) -> None:
         self._report_event("warning", self.recorder.step, {"message": text})

@@ -333,6 +333,60 @@ def test_of_an_evaluation_without_batches_heartbeats_tell_the_length() -> None:
     assert_adds_up(ledger, world.now_us / 1e6)
 
 
+def compiled(world: World, rank: int, at_us: int, us: int, phase: Phase, times: int = 1) -> Received:
+    """The event of a rank that has waited for torch.compile for so long until `at_us`."""
+    fields = {"ns": us * 1000, "phase": int(phase), "what": "forward (model.py:3)", "times": times}
+    event = Event("compiled", world.host_ns("node0", at_us), rank, world.step, fields)
+    return world.received(rank, event, at_us)
+
+
+@pytest.mark.parametrize("place", ["forward", "after_optimizer", "backward"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_compiling_again_is_a_class_and_a_place(place: str, seen: bool) -> None:
+    """Beside a pause of all ranks, and within an evaluation."""
+    phase = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD}.get(place, Phase.OTHER)
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    # What the first step compiles is the start.
+    reducer.feed(compiled(world, 0, world.now_us + 1000, 1000, Phase.FORWARD, 0))
+    for _ in range(2):
+        run_world(world, reducer, 20)
+        world.delays = {(rank, "data"): 500_000 for rank in (0, 1)}
+        world.delays[0, place] = 2_000_000
+        reducer.feed(compiled(world, 0, world.now_us + 1_900_000, 1_800_000, phase))
+        if phase is Phase.OTHER:
+            reducer.feed(evaluated(world, 0, world.now_us + 2_000_000, 1_950_000))
+        for message in world.steps(1):
+            reducer.feed(message if seen else shadowed(message))
+        world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.compiling_s.tolist() == pytest.approx([3.6, 0], rel=0.01)
+    if phase is Phase.OTHER:
+        assert ledger.ranks.evaluation_s.tolist() == pytest.approx([0.3, 0], rel=0.05)
+    if seen:
+        first = ledger.run.waited_for[0]
+        assert (first.rank, first.place) == (0, "compiling")
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def test_a_rank_that_compiles_again_is_flagged_for_it_and_the_log_says_when() -> None:
+    world = World(3, own=True)
+    reducer = with_measured(world)
+    for step in range(130):
+        again = step % 50 == 49
+        world.delays = {(0, "forward"): 6_000_000} if again else {}
+        if again:
+            reducer.feed(compiled(world, 0, world.now_us + 5_900_000, 5_800_000, Phase.FORWARD))
+        run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is not None and (found.rank, found.pattern, found.place) == (0, "rare", "compiling")
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert "6.0 s in torch.compile" in verdict(frame).sentence, verdict(frame).sentence
+    logged = [event.message for event in frame.events if event.kind == "compiling"]
+    assert logged == [f"rank 0 compiled again in step {step}: forward (model.py:3)" for step in (49, 99)]
+
+
 def saved(world: World, rank: int, at_us: int, us: int) -> Received:
     """The event of a rank that has saved for so long until `at_us`."""
     event = Event("saved", world.host_ns("node0", at_us), rank, world.step, {"ns": us * 1000})

@@ -78,7 +78,7 @@ def test_a_place_is_named_for_time_in_none_of_the_phases_alone() -> None:
     assert cause_phrase("data", "data", short=True) == "data"
     assert cause_phrase(None, None) == cause_phrase(None, None, short=True) == ""
     between = {"before_forward", "before_backward", "before_optimizer", "after_optimizer", "between_steps"}
-    between |= {"evaluation", "saving", "phase", "first_batch"}
+    between |= {"evaluation", "saving", "phase", "first_batch", "compiling"}
     assert set(PLACES) == between
 
 

@@ -68,7 +68,7 @@ WAIT_NUMBERS, WAIT_COUNTS = ("usual_ms", "other_ms", "longest_ms"), ("n_steps", 
 DEAR_NUMBERS = ("longest_ms", "since_s", "until_s")
 """Floats of a DearSum."""
 
-PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving")
+PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving", "compiling")
 
 
 def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
@@ -76,7 +76,7 @@ def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
     earlier piece has; NO_BIN: none has any."""
     bins = [time_bin for time_bin in ledger.recent_bins if time_bin.number >= since_bin]
     marks = [
-        (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place), mark.data_ns)
+        (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place), mark.data_ns, mark.phase)
         for mark in ledger.marks
     ]
     usual = ledger.usual_length
@@ -145,13 +145,13 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         for time_bin, sums in zip(bins, _read_dear_times(of_run_bins, len(bins), 1, step_rows), strict=True):
             time_bin.dear = sums
     recent = _join_recent(pieces)
-    n_of_mark = 5 if version >= MEASURES_ASIDE else 4
+    n_of_mark = 6 if version >= MEASURES_ASIDE else 4
     mark_rows, declared = (
         _read_integers(column).reshape(-1, n) for column, n in zip(marks, (n_of_mark, 2), strict=True)
     )
     ledger.marks = [
-        MarkedSpan(rank, begin_ns, end_ns, PLACES_OF_MARKS[place], *data_ns)
-        for rank, begin_ns, end_ns, place, *data_ns in mark_rows.tolist()
+        MarkedSpan(rank, begin_ns, end_ns, PLACES_OF_MARKS[place], *more)
+        for rank, begin_ns, end_ns, place, *more in mark_rows.tolist()
     ]
     ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}
     ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out = (

@@ -15,7 +15,7 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.own_times import PART_COLUMNS, PLACES
 from ddptop.frames.statistics import reduce_rows
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS, WAITED
 from ddptop.protocol.step_words import CELL
 
@@ -40,10 +40,11 @@ STEP_CLASSES: tuple[LedgerClass, ...] = (
     "phase",
     "first_batch",
     "saving",
+    "compiling",
 )
 """The classes of a complete step. What is in none of them is not known."""
 
-DATA, _, _, _, BETWEEN, GC, TRANSFER, WAITING, _, _, FIRST_BATCH, _ = range(len(STEP_CLASSES))
+DATA, _, _, _, BETWEEN, GC, TRANSFER, WAITING, _, _, FIRST_BATCH, _, _ = range(len(STEP_CLASSES))
 
 WAIT_PLACES: tuple[OwnPlace, ...] = (
     *PLACES,
@@ -53,6 +54,7 @@ WAIT_PLACES: tuple[OwnPlace, ...] = (
     "evaluation",
     "saving",
     "phase",
+    "compiling",
     "between_steps",
     "unknown",
 )
@@ -62,7 +64,7 @@ a DataLoader: nothing parts it from the end of the optimizer then."""
 OUTSIDE = frozenset(map(WAIT_PLACES.index, ("data", "first_batch", *PLACES[4:], "between_steps")))
 """The places in which an evaluation, a save or a declared phase lies."""
 
-AsidePlace = Literal["evaluation", "phase", "saving"]
+AsidePlace = Literal["evaluation", "phase", "saving", "compiling"]
 """What a rank does beside training."""
 
 EXPLAINED_SHARE = 0.25
@@ -93,7 +95,8 @@ class StepWaits(NamedTuple):
 
 
 class AsideTime(NamedTuple):
-    """Time of a rank in one step that lies in an evaluation, in a save or in a declared phase."""
+    """Time of a rank in one step that lies in an evaluation, in a save, in a declared phase or in
+    torch.compile."""
 
     step: int
     """Index in the batch."""
@@ -103,6 +106,8 @@ class AsideTime(NamedTuple):
     """It is at most so long."""
     data_ms: float = 0.0
     """The part of it that is known to be in fetching batches."""
+    phase: int = Phase.OTHER
+    """The phase that it lies in. It is always OTHER but in torch.compile."""
 
 
 class ClassTimes(NamedTuple):
@@ -328,11 +333,17 @@ def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
     return np.where(explains, at, WAIT_PLACES.index("unknown"))
 
 
+_ROWS_OF_PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+"""The phases of the first rows of STEP_CLASSES and of PLACES."""
+
+
 def _move_aside(by_class: Column, time: AsideTime) -> None:
-    """Time outside the phases, and in fetching, becomes that of an evaluation, a save or a declared phase."""
+    """Time outside the phases, and in fetching, becomes that of an evaluation, a save, a declared phase or
+    torch.compile, and that of a phase in which torch.compile was called."""
     of_step = by_class[:, time.step, time.rank]
     to_move = time.ms
-    for name, most_ms in ((DATA, time.data_ms), (BETWEEN, np.inf), (DATA, np.inf)):
+    first = [] if time.phase == Phase.OTHER else [(_ROWS_OF_PHASES.index(time.phase), np.inf)]
+    for name, most_ms in (*first, (DATA, time.data_ms), (BETWEEN, np.inf), (DATA, np.inf)):
         moved = float(min(of_step[name], most_ms, to_move))
         of_step[name] -= moved
         of_step[STEP_CLASSES.index(time.place)] += moved
@@ -340,10 +351,14 @@ def _move_aside(by_class: Column, time: AsideTime) -> None:
 
 
 def _take_from_places(places: Column, time: AsideTime) -> None:
-    """Time in (_N_PLACES, n, ranks) ms of places becomes that of an evaluation, save or declared phase."""
+    """Time in (_N_PLACES, n, ranks) ms of places becomes that of what the rank does beside training."""
     of_step = places[:, time.step, time.rank]
     to_move = time.ms
-    for place, most_ms in ((0, time.data_ms), *((place, np.inf) for place in _TAKEN_FROM), (0, np.inf)):
+    if time.phase == Phase.OPTIMIZER:  # it is waited for in the next step
+        return
+    first = [] if time.phase == Phase.OTHER else [(_ROWS_OF_PHASES.index(time.phase), np.inf)]
+    outside = [(place, np.inf) for place in _TAKEN_FROM]
+    for place, most_ms in (*first, (DATA, time.data_ms), *outside, (DATA, np.inf)):
         moved = float(min(of_step[place], most_ms, to_move))
         of_step[place] -= moved
         of_step[WAIT_PLACES.index(time.place)] += moved

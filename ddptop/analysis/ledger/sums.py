@@ -33,7 +33,7 @@ from ddptop.analysis.ledger.step_times import (
 )
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.statistics import median, reduce_rows
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class DearWait(NamedTuple):
 
 
 class MarkedSpan(NamedTuple):
-    """A rank is known to evaluate, to save or to be in a declared phase between two moments."""
+    """A rank is known to evaluate, to save, to compile or to be in a declared phase between two moments."""
 
     rank: int
     begin_ns: int
@@ -290,6 +290,8 @@ class MarkedSpan(NamedTuple):
     place: AsidePlace
     data_ns: int = -1
     """How long an evaluation fetched batches in it. -1: not known, only heartbeats have told of it."""
+    phase: int = Phase.OTHER
+    """Where it compiles: the phase of the step."""
 
     @property
     def is_heard(self) -> bool:
@@ -403,6 +405,13 @@ class RunLedger:
         if not self._has_recorded(t_ns):
             self._add_mark(MarkedSpan(rank, own_ns - saved_ns, own_ns, "saving"))
 
+    def note_compiled(self, rank: int, own_ns: int, compiled_ns: int, phase: int, t_ns: int) -> None:
+        """A rank has waited for torch.compile for so long until `own_ns` of its own clock, in a `Phase`;
+        `t_ns`: when that arrived."""
+        if not self._has_recorded(t_ns):
+            phase = phase if phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER) else 0
+            self._add_mark(MarkedSpan(rank, own_ns - compiled_ns, own_ns, "compiling", phase=phase))
+
     def is_restarting(self) -> Mask:
         """(ranks,) whether its present process has ended no complete step, while one before it has."""
         sessions = self._state.table.session[: len(self.session)]
@@ -448,7 +457,7 @@ class RunLedger:
         end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
         begins_group = bool(numbers[0] == 0)
         late_start_ms, gap_ms = self._add_gap_before(begin_ns[0], begins_group=begins_group)
-        aside = self._take_marks(begin_ns, end_ns) if self.marks else []
+        aside = self._take_marks(begin_ns, end_ns, begins_group=begins_group) if self.marks else []
         times = divide_steps(
             runs_of_peers,
             block,
@@ -693,42 +702,49 @@ class RunLedger:
         if len(self.marks) < MAX_MARKS:
             self.marks.append(mark)
 
-    def _take_marks(self, begin_ns: Integers, end_ns: Integers) -> list[AsideTime]:
-        """Evaluations, saves and declared phases in these steps, (n, ranks) by the clocks of the ranks."""
+    def _take_marks(self, begin_ns: Integers, end_ns: Integers, *, begins_group: bool) -> list[AsideTime]:
+        """Evaluations, saves, compilations and declared phases in these steps, (n, ranks) by the clocks of
+        the ranks. What compiles in a first step of the group is its start."""
         marks, self.marks = self.marks, []
         self._heard.clear()
-        saves, evaluations = (
-            defaultdict[int, list[MarkedSpan]](list),
-            defaultdict[int, list[MarkedSpan]](list),
-        )
+        inner_of = {place: defaultdict[int, list[MarkedSpan]](list) for place in _INNER}
         for mark in marks:
-            if mark.place == "saving":
-                saves[mark.rank].append(mark)
-            elif mark.place == "evaluation" and self.measures_aside and not mark.is_heard:
-                evaluations[mark.rank].append(mark)
-        aside: dict[tuple[int, int, AsidePlace], tuple[float, float]] = {}
-        for mark in sorted(marks, key=lambda mark: mark.place != "saving"):
+            if not mark.is_heard:
+                inner_of[mark.place][mark.rank].append(mark)
+        aside: dict[tuple[int, int, AsidePlace, int], tuple[float, float]] = {}
+        for mark in sorted(marks, key=lambda mark: mark.place not in ("saving", "compiling")):
             if mark.rank >= begin_ns.shape[1]:
                 continue
             begins, ends = begin_ns[:, mark.rank], end_ns[:, mark.rank]
             if mark.end_ns >= ends[-1]:
                 self.marks.append(mark)
-            inner = [] if mark.place == "saving" else saves[mark.rank]
-            if mark.place == "phase":
-                inner = inner + evaluations[mark.rank]
-            for step in range(int(np.searchsorted(ends, mark.begin_ns, side="right")), len(ends)):
+            inner = [other for place in _INNER[mark.place] for other in inner_of[place][mark.rank]]
+            first = int(np.searchsorted(ends, mark.begin_ns, side="right"))
+            if mark.place == "compiling" and begins_group:
+                first = max(1, first)
+            for step in range(first, len(ends)):
                 if begins[step] > mark.end_ns:
                     break
                 within = max(mark.begin_ns, int(begins[step])), min(mark.end_ns, int(ends[step]))
                 ms: float = round(_uncovered_ns(within, inner) / NS_PER_MS)
                 if mark.is_heard:
                     step_ns = int(begins[step]), int(ends[step])
-                    is_measured = any(_overlap_ns(other, step_ns) for other in evaluations[mark.rank])
+                    measured = inner_of["evaluation"][mark.rank]
+                    is_measured = any(_overlap_ns(other, step_ns) for other in measured)
                     ms = np.inf if not self.measures_aside else 0 if is_measured else ms
-                key = step, mark.rank, mark.place
+                key = step, mark.rank, mark.place, mark.phase
                 before_ms, before_data_ms = aside.get(key, (0.0, 0.0))
                 aside[key] = before_ms + ms, before_data_ms + max(0, mark.data_ns) / NS_PER_MS
-        return [AsideTime(*key, *ms) for key, ms in aside.items()]
+        return [AsideTime(step, rank, place, *ms, phase) for (step, rank, place, phase), ms in aside.items()]
+
+
+_INNER: Mapping[AsidePlace, tuple[AsidePlace, ...]] = {
+    "compiling": (),
+    "saving": ("compiling",),
+    "evaluation": ("compiling", "saving"),
+    "phase": ("compiling", "saving", "evaluation"),
+}
+"""What is no part of one of these that it lies in."""
 
 
 def _overlap_ns(mark: MarkedSpan, within: tuple[int, int]) -> int:

@@ -12,12 +12,17 @@ Checked on torch 2.6, 2.13 and 2.15.
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from ddptop.training.guard import guard
 from ddptop.training.import_hook import when_imported
 
 ORIGINAL = "_orig_mod"
@@ -61,6 +66,47 @@ def has_compiled() -> bool:
     """Whether torch.compile has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and bool(utils.counters["frames"])
+
+
+def watch_compilations(begins: Callable[[], None], ends: Callable[[str, int], None]) -> None:
+    """Have functions called where torch.compile begins to compile a frame, or a backward that it had put off,
+    and where it ends: with what it was (`forward (model.py:30)`, `backward`; empty: not known), and how often
+    the same was compiled before (0: not known). Neither may raise. One within another is a part of it.
+
+    `torch._dynamo.reset()` forgets them.
+    """
+
+    def end(given: Any = None) -> None:  # torch 2.6 gives nothing
+        what, times = "", 0
+        try:
+            trigger = getattr(given, "callback_trigger", None)
+            what = "backward" if getattr(trigger, "name", "") == "LAZY_BACKWARD" else _compiled_frame()
+            number = re.search(r"/(\d+)", str(getattr(given, "compile_id", "")))
+            times = int(number[1]) if number else 0
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        ends(what, times)
+
+    def watch(module: Any) -> None:
+        module.on_compile_start(lambda *_arguments: begins())
+        module.on_compile_end(end)
+
+    when_imported("torch._dynamo.callback", watch)
+
+
+_COMPILES = frozenset({"compile_inner", "_compile"})
+"""Functions of Dynamo whose `code` is what they compile."""
+
+
+def _compiled_frame() -> str:
+    """What is compiled, seen from a callback."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_locals.get("code") if frame.f_code.co_name in _COMPILES else None
+        if isinstance(code, CodeType):
+            return f"{code.co_name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+        frame = frame.f_back
+    return ""
 
 
 def compiles_backward() -> bool:

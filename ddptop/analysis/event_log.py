@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import Severity
 
 KEPT = 100
-UNORDERED = frozenset({"warning"})
+UNORDERED = frozenset({"warning", "compiling"})
 """Kinds of events that one rank may report several of, in any order."""
 TOGETHER_S = 30.0
 """Ranks join, restart and end within seconds of each other. Events further apart get separate lines."""

@@ -408,10 +408,11 @@ def _on_compiled(state: RunState, event: Event, rank_state: RankState, t_ns: int
     )
     if compiled_ns > 0:
         state.ledger.note_compiled(rank_state.row, event.t_ns, compiled_ns, phase, t_ns)
-    if event.step <= 0:  # the first step compiles: that is the start
+    what = str(event.fields.get("what") or "")
+    # What the first step compiles is the start, and a backward is compiled with its forward.
+    if event.step <= 0 or what == "backward":
         return
     again = " again" if times else ""
-    what = str(event.fields.get("what") or "")
     text = f"compiled{again} in step {event.step:,}{f': {what}' if what else ''}"
     state.log.add_rank(state.unix_s(t_ns), "compiling", text, event.rank, state.world, step=event.step)
 

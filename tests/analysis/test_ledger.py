@@ -333,9 +333,17 @@ def test_of_an_evaluation_without_batches_heartbeats_tell_the_length() -> None:
     assert_adds_up(ledger, world.now_us / 1e6)
 
 
-def compiled(world: World, rank: int, at_us: int, us: int, phase: Phase, times: int = 1) -> Received:
+def compiled(
+    world: World,
+    rank: int,
+    at_us: int,
+    us: int,
+    phase: Phase,
+    times: int = 1,
+    what: str = "forward (model.py:3)",
+) -> Received:
     """The event of a rank that has waited for torch.compile for so long until `at_us`."""
-    fields = {"ns": us * 1000, "phase": int(phase), "what": "forward (model.py:3)", "times": times}
+    fields = {"ns": us * 1000, "phase": int(phase), "what": what, "times": times}
     event = Event("compiled", world.host_ns("node0", at_us), rank, world.step, fields)
     return world.received(rank, event, at_us)
 
@@ -378,6 +386,7 @@ def test_a_rank_that_compiles_again_is_flagged_for_it_and_the_log_says_when() ->
         world.delays = {(0, "forward"): 6_000_000} if again else {}
         if again:
             reducer.feed(compiled(world, 0, world.now_us + 5_900_000, 5_800_000, Phase.FORWARD))
+            reducer.feed(compiled(world, 0, world.now_us + 5_950_000, 50_000, Phase.BACKWARD, 1, "backward"))
         run_world(world, reducer, 1)
     found = straggler_after(world, reducer)
     assert found is not None and (found.rank, found.pattern, found.place) == (0, "rare", "compiling")

@@ -99,15 +99,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ways(home: Path) -> Rows:
-    return trained(home, *KNOWN, *UNKNOWN, "metric", "saves")
+    return trained(home, *KNOWN, *UNKNOWN, "metric", "saves", "evaluates")
+
+
+def events_of(home: Path, kind: str) -> list[Event]:
+    with Recording.open(home / "run.ddptop") as opened:
+        messages = [received.message for received in opened.records()]
+    return [message for message in messages if isinstance(message, Event) and message.kind == kind]
+
+
+def test_an_evaluation_is_reported_without_the_pauses_beside_it(ways: Rows, home: Path) -> None:
+    evaluated = events_of(home, "evaluated")
+    assert sorted(event.rank for event in evaluated) == [0, 1]
+    for event in evaluated:
+        began, ended = json.loads((home / f"evaluated-{event.rank}.json").read_text())
+        assert began <= event.t_ns - event.fields["ns"] < event.t_ns <= ended
+        assert event.fields["ns"] >= 3 * LATE_US * 1000
+        assert 0 < event.fields["data_ns"] < event.fields["ns"]
 
 
 def test_saves_are_reported_with_their_step_before_it(ways: Rows, home: Path) -> None:
     saved: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-    with Recording.open(home / "run.ddptop") as opened:
-        for message in (received.message for received in opened.records()):
-            if isinstance(message, Event) and message.kind == "saved":
-                saved[message.rank].append((message.step, message.fields["ns"]))
+    for event in events_of(home, "saved"):
+        saved[event.rank].append((event.step, event.fields["ns"]))
     (first, _end) = json.loads((home / "steps-0.json").read_text())["saves"]
     assert {step - first for each in saved.values() for step, _ in each} <= {5, 6}, (
         "between the two trainings"
@@ -188,6 +202,9 @@ def test_the_places_of_a_step_lie_outside_its_phases(ways: Rows, way: str) -> No
 @pytest.mark.slow
 def test_a_compiled_model_is_stamped_and_a_compiled_backward_is_left_alone(tmp_path: Path) -> None:
     ways = trained(tmp_path, *COMPILED)
+    told = events_of(tmp_path, "compiled")
+    assert {event.rank for event in told} == {0, 1}
+    assert all(event.fields["ns"] > 0 and event.fields["what"] for event in told)
     punctual, late = ways["compiled"]
     assert all(exposed_us(row) >= 0 for row in (*punctual, *late))
     assert min(own_us(row) for row in late) >= LATE_US

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from ddptop.training.attach import current_session
 
@@ -224,6 +225,23 @@ def saves() -> None:
     train(model)
 
 
+def evaluates() -> None:
+    """Pauses before and behind the batches of an evaluation; `evaluated-RANK.json` has its begin and end."""
+    model = build()
+    train(model)
+    time.sleep(LATE_S)
+    batches = DataLoader(torch.randn(24, 16), batch_size=8)
+    began = time.monotonic_ns()
+    with torch.no_grad():
+        for x in batches:
+            model.module(x)
+            time.sleep(LATE_S)
+    span = began, time.monotonic_ns()
+    (Path(sys.argv[1]) / f"evaluated-{dist.get_rank()}.json").write_text(json.dumps(span))
+    time.sleep(LATE_S)
+    train(model)
+
+
 def unsynchronised() -> None:
     """Every rank alone: nothing is waited for."""
     train(build(process_group=[dist.new_group([rank]) for rank in range(2)][dist.get_rank()]))
@@ -253,6 +271,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "compiled": compiled,
     "metric": metric,
     "saves": saves,
+    "evaluates": evaluates,
     "compiled_backward": compiled_backward,
 }
 

@@ -266,6 +266,11 @@ _BALANCE = (
     "ranks do in turn: the time is lost {where}."
 )
 
+_UNKNOWN_CAUSE = (
+    "Find out what {ranks} does that the others do not before its collectives: larger samples, a slower "
+    "device, other programs on its cores ({place})."
+)
+
 _FETCHING = ": fetching its batch lies there too, for no DataLoader was seen"
 
 
@@ -285,7 +290,7 @@ def remedy(
         lost_in = place_phrase(cause, place) or "in their steps"
         return "even_batches", _BALANCE.format(where=lost_in)
     between = place_of(cause, place)
-    action = words.remedy if between is None else between.remedy
+    action = (words.remedy if cause else _UNKNOWN_CAUSE) if between is None else between.remedy
     host = where.partition(",")[0] or "its host"
     fetching = "" if has_loader else _FETCHING
     return words.remedy_kind, action.format(ranks=ranks, place=where or host, host=host, fetching=fetching)

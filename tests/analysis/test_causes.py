@@ -7,6 +7,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.causes import carried, late_place
+from ddptop.frames.causes import remedy
 from ddptop.frames.phrases import straggler_phrase
 from tests.made_up_run import START_NS, feed_together
 
@@ -119,3 +120,11 @@ def test_a_place_with_next_to_no_excess_is_not_where_it_is() -> None:
     assert late_place({"data": 3.0 * steady, "backward": varying}) == "data"
     assert late_place({"data": 3.0 * steady, "backward": steady}) is None
     assert late_place({"data": -steady}) is None
+
+
+def test_of_an_unknown_cause_nothing_is_said_of_phases() -> None:
+    unknown, mixed = (
+        remedy(cause, None, "persistent", "rank 1", "node0, cpu")[1] for cause in (None, "mixed")
+    )
+    assert "several phases" in mixed and "phases" not in unknown
+    assert unknown.startswith("Find out what rank 1 does ") and "(node0, cpu)" in unknown

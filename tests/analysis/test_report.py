@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,8 @@ from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Event, Hello, Phase, Received, Steps
-from ddptop.report.build import make_report
+from ddptop.recording.reader import Recording
+from ddptop.report.build import make_report, read_report
 from ddptop.report.content import StallPeriod, as_data
 from ddptop.report.findings import make_findings
 from ddptop.report.html import html_page
@@ -98,6 +100,18 @@ def test_spans_add_up_to_the_whole(slow: Report) -> None:
     middle, edge = slow.spans[len(who) // 2], slow.spans[0]
     assert middle.step_ms == pytest.approx((edge.step_ms or 0) + LATE_MS, rel=0.01)
     assert (middle.wait_pct or 0) > 20 > (edge.wait_pct or 0)
+
+
+def test_the_step_without_waiting_is_shorter_by_all_that_the_slow_rank_costs() -> None:
+    """Not by what ranks wait on average: of two ranks one waits."""
+    with Recording.open(Path(__file__).parents[1] / "recording" / "data" / "rows.ddptop") as recording:
+        found = read_report(recording)
+    comm, cost = found.communication, found.cost
+    assert cost.is_summed and cost.uneven_pct is not None and cost.flagged_pct is not None
+    assert cost.uneven_pct < 0.6 * cost.flagged_pct
+    assert comm.step_ms is not None and comm.no_straggler_ms is not None
+    lost_pct = 100 * (1 - comm.no_straggler_ms / comm.step_ms)
+    assert lost_pct == pytest.approx(cost.flagged_pct, rel=0.1)
 
 
 def test_the_first_suggestion_rests_on_what_the_data_costs(slow: Report) -> None:

@@ -18,6 +18,8 @@ from ddptop.render.context import RenderContext
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.render.text import text_width
 from ddptop.render.trouble import trouble_brief
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.overview import EDGE, draw_verdict
 from tests.frames.ledgers import checkpoints
 from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
@@ -25,6 +27,7 @@ from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, 
 from tests.tui.fake_hosts import silent, spread
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
+from tests.tui.pages import place_at
 from tests.tui.screens import check, unboxed
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -350,6 +353,13 @@ def test_what_most_of_the_waiting_is_for_is_said_where_no_rank_is_slow_in_every_
     frame = replace(frame, ledger=replace(frame.ledger, recent=evenly))
     assert "most of it" not in sketch(FakeSource(frame), (80, 24))
     assert next_action(frame) == ""
+
+
+@pytest.mark.parametrize(("frame", "role"), [(saving, "text"), (live, "good")])
+def test_what_waiting_costs_is_not_green_where_no_rank_is_to_blame(frame, role: str) -> None:
+    """As in text and in the report."""
+    edge = draw_verdict(Scene(frame(), place_at("overview")), 80, 3)[0]
+    assert edge.pieces[0] == (EDGE, role)
 
 
 def test_a_verdict_takes_one_line_where_a_shorter_cause_makes_it_fit() -> None:

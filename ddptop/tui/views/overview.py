@@ -54,7 +54,9 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
     shown = verdict(scene.frame)
     waits = waits_long(scene.frame)
     role: Role = "warn" if waits else tone_of(shown.kind, shown.sign)
-    calm: Role = "dim" if shown.kind == "uneven" else "strong"
+    calm: Role = "strong"
+    if shown.kind == "uneven":  # nobody is to blame, but what is lost is not well either
+        role, calm = "text", "dim"
     sentence_role: Role = role if shown.kind in RED_STATES or waits else calm
     room = width - (INDENT if height > 1 else INDENT - 1)  # one line has no edge: it needs the cell
     n_sentences = max(1, height - 2) if width < WIDE else 1

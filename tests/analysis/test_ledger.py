@@ -378,6 +378,19 @@ def test_compiling_again_is_a_class_and_a_place(place: str, seen: bool) -> None:
     assert_adds_up(ledger, world.now_us / 1e6)
 
 
+def test_of_a_phase_that_nobody_knows_compilation_is_taken_from_outside_the_phases() -> None:
+    """A later version may have more phases, and recorded sums may hold any number."""
+    world = World(2, own=True)
+    reducer = with_measured(world)
+    run_world(world, reducer, 20)
+    world.delays = {(0, "after_optimizer"): 2_000_000}
+    reducer.feed(compiled(world, 0, world.now_us + 1_900_000, 1_800_000, 77))
+    run_world(world, reducer, 1)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.compiling_s.tolist() == pytest.approx([1.8, 0], rel=0.01)
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
 def test_a_rank_that_compiles_again_is_flagged_for_it_and_the_log_says_when() -> None:
     world = World(3, own=True)
     reducer = with_measured(world)

@@ -8,6 +8,7 @@ before it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,7 +21,7 @@ from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS, WAITED
 from ddptop.protocol.step_words import CELL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
@@ -333,8 +334,17 @@ def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
     return np.where(explains, at, WAIT_PLACES.index("unknown"))
 
 
-_ROWS_OF_PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-"""The phases of the first rows of STEP_CLASSES and of PLACES."""
+_ROWS_OF_PHASES: Mapping[int, int] = MappingProxyType(
+    {phase: row for row, phase in enumerate((Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))}
+)
+"""The rows of STEP_CLASSES and of PLACES, which begin with the phases."""
+
+
+def _row_of_phase(time: AsideTime) -> list[tuple[int, float]]:
+    """The row from which time aside is taken first, and how much of it at most; none of OTHER or of a phase
+    that is not known."""
+    row = _ROWS_OF_PHASES.get(time.phase)
+    return [] if row is None else [(row, np.inf)]
 
 
 def _move_aside(by_class: Column, time: AsideTime) -> None:
@@ -342,8 +352,7 @@ def _move_aside(by_class: Column, time: AsideTime) -> None:
     torch.compile, and that of a phase in which torch.compile was called."""
     of_step = by_class[:, time.step, time.rank]
     to_move = time.ms
-    first = [] if time.phase == Phase.OTHER else [(_ROWS_OF_PHASES.index(time.phase), np.inf)]
-    for name, most_ms in (*first, (DATA, time.data_ms), (BETWEEN, np.inf), (DATA, np.inf)):
+    for name, most_ms in (*_row_of_phase(time), (DATA, time.data_ms), (BETWEEN, np.inf), (DATA, np.inf)):
         moved = float(min(of_step[name], most_ms, to_move))
         of_step[name] -= moved
         of_step[STEP_CLASSES.index(time.place)] += moved
@@ -356,9 +365,8 @@ def _take_from_places(places: Column, time: AsideTime) -> None:
     to_move = time.ms
     if time.phase == Phase.OPTIMIZER:  # it is waited for in the next step
         return
-    first = [] if time.phase == Phase.OTHER else [(_ROWS_OF_PHASES.index(time.phase), np.inf)]
     outside = [(place, np.inf) for place in _TAKEN_FROM]
-    for place, most_ms in (*first, (DATA, time.data_ms), *outside, (DATA, np.inf)):
+    for place, most_ms in (*_row_of_phase(time), (DATA, time.data_ms), *outside, (DATA, np.inf)):
         moved = float(min(of_step[place], most_ms, to_move))
         of_step[place] -= moved
         of_step[WAIT_PLACES.index(time.place)] += moved

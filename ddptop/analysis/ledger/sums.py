@@ -409,7 +409,6 @@ class RunLedger:
         """A rank has waited for torch.compile for so long until `own_ns` of its own clock, in a `Phase`;
         `t_ns`: when that arrived."""
         if not self._has_recorded(t_ns):
-            phase = phase if phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER) else 0
             self._add_mark(MarkedSpan(rank, own_ns - compiled_ns, own_ns, "compiling", phase=phase))
 
     def is_restarting(self) -> Mask:

@@ -35,7 +35,7 @@ STEPS = {
 """Before, at and after the verdict; the stall is in step 60."""
 
 
-WORDS = ("sentence", "detail", "message")
+WORDS = ("sentence", "detail", "message", "what")
 """Keys of the snapshot whose values are written for people."""
 
 

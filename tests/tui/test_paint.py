@@ -383,14 +383,14 @@ def test_ranks_whose_own_time_is_unknown_are_drawn_from_bucket_detail() -> None:
     assert parts.sum(axis=0) == pytest.approx(46.8)
 
 
-@pytest.mark.parametrize(("without_ms", "kind"), [(26.4, "even"), (20.0, "uneven")])
-def test_scatter_that_no_rank_can_be_blamed_for_is_calm(without_ms: float, kind: str) -> None:
+@pytest.mark.parametrize(("without_ms", "kind", "role"), [(26.4, "even", "good"), (20.0, "uneven", "text")])
+def test_scatter_that_no_rank_can_be_blamed_for_is_calm(without_ms: float, kind: str, role: str) -> None:
     frame = live()
     group = replace(frame.group, no_straggler_ms=without_ms)
     scene = Scene(replace(frame, group=group), Place())
     assert verdict(scene.frame).kind == kind
     lines = draw_verdict(scene, 80, 3)
-    assert lines[0].pieces[:2] == [("▌", "good"), ("● ", "good")]
+    assert lines[0].pieces[:2] == [("▌", role), ("● ", role)]
     words = [line.pieces[2:] for line in lines]
     roles = {role for pieces in words for text, role in pieces if text.strip() and "/" not in role}
     assert roles <= {"strong", "dim", "wait"}, "of colours the bar alone"

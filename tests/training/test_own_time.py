@@ -80,6 +80,11 @@ def own_us(row: StepRow) -> int:
     return row.wall_us - own.exposed - waited_us(row)
 
 
+def running_us(row: StepRow) -> int:
+    """Without what it waited for a CPU: on a busy machine that may be longer than the delay."""
+    return own_us(row) - max(0, row.own.cpu_wait)
+
+
 def waited_us(row: StepRow) -> int:
     own = row.own
     assert own is not None
@@ -151,7 +156,7 @@ def test_a_delay_inside_backward_is_own_time_of_its_rank_alone(ways: Rows, way: 
     assert len(punctual) >= 2
     assert all(exposed_us(row) >= 0 for row in (*punctual, *late))
     assert min(own_us(row) for row in late) >= LATE_US
-    assert min(own_us(row) for row in punctual) < LATE_US
+    assert min(running_us(row) for row in punctual) < LATE_US
     waited = max(exposed_us(row) for row in punctual) >= LATE_US // 2
     assert waited or way == "unsynchronised"
 
@@ -163,7 +168,7 @@ def test_a_rank_late_in_each_micro_step_is_late_by_the_sum(
     punctual, late = ways[way]
     assert {row.micro_steps for row in (*punctual, *late)} == {micro_steps}
     assert min(own_us(row) for row in late) >= micro_steps * LATE_US
-    assert min(own_us(row) for row in punctual) < LATE_US
+    assert min(running_us(row) for row in punctual) < LATE_US
     assert max(exposed_us(row) for row in punctual) >= micro_steps * LATE_US - LATE_US // 2
     detailed = [row for row in (*punctual, *late) if row.flags & Flag.DETAIL]
     assert {row.cells[::3].count(row.cells[0]) for row in detailed} == {passes}
@@ -183,7 +188,7 @@ def test_where_the_last_gradient_is_not_known_nothing_is_said_of_it(ways: Rows, 
 def test_a_wait_in_a_metric_is_no_own_time(ways: Rows) -> None:
     punctual, late = ways["metric"]
     assert min(own_us(row) for row in late) >= LATE_US
-    assert min(own_us(row) for row in punctual) < LATE_US
+    assert min(running_us(row) for row in punctual) < LATE_US
     assert max(waited_us(row) for row in punctual) >= LATE_US // 2
     assert min(waited_us(row) for row in late) < LATE_US
     for row in (*punctual, *late):
@@ -208,5 +213,5 @@ def test_a_compiled_model_is_stamped_and_a_compiled_backward_is_left_alone(tmp_p
     punctual, late = ways["compiled"]
     assert all(exposed_us(row) >= 0 for row in (*punctual, *late))
     assert min(own_us(row) for row in late) >= LATE_US
-    assert min(own_us(row) for row in punctual) < LATE_US
+    assert min(running_us(row) for row in punctual) < LATE_US
     assert {exposed_us(row) for rows in ways["compiled_backward"] for row in rows} == {-1}

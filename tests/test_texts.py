@@ -252,7 +252,7 @@ def test_the_demo_runs_as_printed(tmp_path: Path) -> None:
 def test_a_script_and_a_hang_run_as_printed(tmp_path: Path) -> None:
     env = shell(tmp_path)
     script, hang = sorted(line for line in TRIED if line.startswith("ddptop-run"))[::-1]
-    done = run(["sh", "-c", script], env, ROOT)
+    done = run(["sh", "-c", script], env, ROOT, deadline_s=1.5 * DEADLINE_S)  # it trains for thirty seconds
     assert done.returncode == 0, done.stderr
     assert "finished" in run(["sh", "-c", "ddptop --once"], env, ROOT).stdout.lower()
     with started(["sh", "-c", f"exec {hang}"], env, ROOT) as process:

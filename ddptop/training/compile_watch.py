@@ -41,9 +41,12 @@ class CompileWatch:
 
     def begins(self) -> None:
         """A compilation begins."""
-        self._phase = self._recorder.phase
-        is_training = get_ident() == self._thread or self._phase is Phase.BACKWARD
-        self._began = now() if is_training else 0
+        try:
+            self._phase = self._recorder.phase
+            is_training = get_ident() == self._thread or self._phase is Phase.BACKWARD
+            self._began = now() if is_training else 0
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
 
     def ends(self, what: str, times: int) -> None:
         """It has ended, or failed."""

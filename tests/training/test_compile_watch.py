@@ -73,6 +73,9 @@ def test_an_error_of_ours_does_not_reach_the_compiler(monkeypatch: pytest.Monkey
     compiling.watch = CompileWatch(compiling.recorder, threading.get_ident(), lambda _: 1 / 0)
     compiling.compile()
     assert fresh_guard.count == 1
+    monkeypatch.setattr(compile_watch, "get_ident", lambda: 1 / 0)
+    compiling.compile()
+    assert fresh_guard.count == 2
 
 
 COMPILES = """

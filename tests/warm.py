@@ -44,8 +44,12 @@ IN_HASTE = str(Path(__file__).with_name("in_haste.py"))
 """A program that runs one of these."""
 
 THEIR_MODULES = (
-    *("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main"),
-    *("ddptop.cli.watched_run", "encodings.idna"),
+    "ddptop.collector.service",
+    "ddptop.agent.service",
+    "ddptop.cli.show",
+    "ddptop.cli.main",
+    "ddptop.cli.watched_run",
+    "encodings.idna",
 )
 
 OPTIONS = ("-u", "-B")

@@ -169,8 +169,17 @@ MAX_MARKS = 500
 
 QUIET = frozenset(
     (
-        *("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "evaluated", "compiled"),
-        *("device", "analyser", "ras"),
+        "rebuild",
+        "joined",
+        "timer",
+        "phase_begins",
+        "phase_ends",
+        "saved",
+        "evaluated",
+        "compiled",
+        "device",
+        "analyser",
+        "ras",
     )
 )
 """Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""

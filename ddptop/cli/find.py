@@ -103,6 +103,27 @@ def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntr
     raise CliError(_no_such(word, [*names, *commands]), Exit.NOT_FOUND)
 
 
+def is_path(word: str) -> bool:
+    """Whether a word is a path rather than the name of a run: it has a slash, or the suffix of recordings."""
+    return os.sep in word or word.endswith(SUFFIX)
+
+
+def find_run_or_file(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntry | Path:
+    """The run of `find_run`, or the path that a word is. A run comes before a file of the current folder that
+    has the same name, but not the suffix of recordings.
+
+    Raises CliError (3) where there is neither.
+    """
+    if is_path(word):
+        return Path(word)
+    try:
+        return find_run(word, commands)
+    except CliError:
+        if Path(word).exists() and word not in OTHER_WORDS:
+            return Path(word)
+        raise
+
+
 def newest_recording() -> Path:
     """The recording that was written to last, also that of a live run. A line on stderr names it.
 
@@ -139,15 +160,9 @@ def recording_of(word: str | None) -> Path:
     """
     if word is None:
         return newest_recording()
-    if os.sep in word or word.endswith(SUFFIX):
-        return Path(word)
-    try:
-        target = find_run(word)
-    # A file of this name without the suffix, in the current folder.
-    except CliError:
-        if Path(word).exists():
-            return Path(word)
-        raise
+    target = find_run_or_file(word)
+    if isinstance(target, Path):
+        return target
     if isinstance(target, RecordingEntry):
         return target.path
     if target.collector_host is not None:
@@ -266,9 +281,6 @@ OTHER_WORDS = {
 def _no_such(word: str, names: Sequence[str]) -> str:
     if word in OTHER_WORDS:
         return f"no run is called {word!r}; {OTHER_WORDS[word]}"
-    if Path(word).is_file():
-        ways = f"ddptop replay {word} plays it, ddptop report {word} sums it up"
-        return f"no run is called {word!r}, but it is a file: {ways}"
     near = get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no run is called {word!r}; {hint}ddptop ls lists live runs and recordings"

@@ -152,6 +152,49 @@ def test_of_a_name_that_was_used_again_the_newest_run_is_meant(
     assert json.loads(capsys.readouterr().out)["group"]["step"] == 39
 
 
+def test_a_file_is_opened_as_the_recording_of_a_run_that_has_ended(
+    home_here: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_recording(folder / "copy.ddptop", name="case", count=20)
+    (folder / "copy").write_bytes((folder / "copy.ddptop").read_bytes())
+    # A path is not waited for as a run that may come.
+    with starting_run():
+        for word in ("./copy.ddptop", str(folder / "copy.ddptop"), "copy.ddptop"):
+            assert main([word, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["group"]["step"] == 19
+    assert main(["copy", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["./missing.ddptop"]) == Exit.NOT_FOUND
+    assert "no such file" in capsys.readouterr().err
+    (folder / "train.py").write_text("import torch\n" * 100)
+    assert main(["train.py"]) == Exit.NOT_FOUND
+    assert "is not a ddptop recording" in capsys.readouterr().err
+    (folder / "runs").mkdir()
+    assert main(["runs"]) == Exit.NOT_FOUND
+    assert "ddptop ls lists" in capsys.readouterr().err
+
+
+def test_a_run_comes_before_a_file_of_its_name(
+    live_run, watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_recording(folder / "train", name="train", count=20)
+    run = live_run("train-k7qf", "aa11", recording=str(folder / "train"))
+    assert main(["train", "--once"]) == 0
+    assert watched == [run]
+    # The file that a live run still writes is shown live.
+    assert main(["./train", "--once"]) == 0
+    assert watched == [run, run]
+
+
 def test_a_run_that_a_launcher_is_starting_is_waited_for(
     live_run, watched, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

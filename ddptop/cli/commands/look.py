@@ -43,7 +43,9 @@ class Look(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the run, and all that goes with a screen."""
         parser.usage = "ddptop [RUN] [options]\n       ddptop COMMAND [options]"
-        parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or its beginning")
+        parser.add_argument(
+            "run", nargs="?", metavar="RUN", help="a run's name or id, or its beginning; or a file"
+        )
         parser.add_argument(
             "--wait",
             type=_parse_wait_s,
@@ -95,7 +97,14 @@ class Look(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it; without a live one, the end of the newest recording."""
-        from ddptop.cli.find import RecordingEntry, find_run, newest_recording, wait_for_live, with_collector
+        from ddptop.cli.find import (
+            RecordingEntry,
+            find_run_or_file,
+            is_path,
+            newest_recording,
+            wait_for_live,
+            with_collector,
+        )
         from ddptop.cli.show import Mode, choose_mode
         from ddptop.cli.web import in_browser, serve_screen
 
@@ -111,9 +120,11 @@ class Look(Command):
             from ddptop.cli.connect import show_remote
 
             return show_remote(options, mode)
+        if options.run is not None and is_path(options.run):
+            return _show_file(Path(options.run), options, mode)
         running = with_collector(wait_for_live(options.run, options.wait))
         if options.run is not None:
-            target = find_run(options.run, [command.name for command in self.others])
+            target = find_run_or_file(options.run, [command.name for command in self.others])
         elif not running:
             return _show_end(newest_recording(), options)
         # Without a screen the user chooses by number, or has to name one.
@@ -123,7 +134,20 @@ class Look(Command):
             target = running[0] if len(running) == 1 else choose_run(running)
         if isinstance(target, RecordingEntry):
             return _show_end(target.path, options)
+        if isinstance(target, Path):
+            return _show_file(target, options, mode)
         return show_live(target, options, mode)
+
+
+def _show_file(path: Path, options: argparse.Namespace, mode: Mode) -> int:
+    """Show a recording from its end, or the live run that still writes it."""
+    from ddptop.cli.find import find_live
+
+    whole_path = path.resolve()
+    for run in find_live():
+        if run.recording is not None and Path(run.recording) == whole_path:
+            return show_live(run, options, mode)
+    return _show_end(path, options)
 
 
 def _show_end(recording: Path, options: argparse.Namespace) -> int:

@@ -46,7 +46,10 @@ class RankSpan:
     begin_ns: int
     """By the rank's own clock; of the run by the collector's."""
     end_ns: int
-    """Time of the last heartbeat that told of it: it ended before the next one."""
+    """Time of the last heartbeat that told of it: it ended before the next one. Of an evaluation that is over
+    when its last batch was done, where the rank has measured it."""
+    ahead_ns: int = 0
+    """By how much the collector's clock is ahead of the rank's, with the delay of its newest heartbeat."""
 
 
 def is_evaluating(beats: Readings | NewestReadings) -> Mask:
@@ -82,8 +85,26 @@ class PastActivities:
             *(c[told].tolist() for c in columns), strict=True
         ):
             kind: PastKind = "save" if is_save else "evaluate"
-            since = self._take_of_rank(rank, kind, step, begin, own)
-            self._take_of_run(kind, step, arrived - (own - since), arrived)
+            span = self._take_of_rank(rank, kind, step, begin, own)
+            span.ahead_ns = arrived - own
+            self._take_of_run(kind, step, span.begin_ns + span.ahead_ns, arrived)
+
+    def end_evaluation(self, rank: int, step: int, ended_ns: int) -> None:
+        """Let the rank's evaluation in a step end when the rank says, by its own clock: heartbeats go on to
+        tell of it until the rank trains again."""
+        span = self._newest.get(rank)
+        if span is None or span.kind != "evaluate" or span.step != step:
+            return
+        told_ns, span.end_ns = span.end_ns, max(span.begin_ns, ended_ns)
+        of_run = next((past for past in reversed(self.of_run) if past.kind == "evaluate"), None)
+        if of_run is None or of_run.step != step or told_ns + span.ahead_ns < of_run.end_ns:
+            return  # another rank's evaluation ends later
+        ends_ns = (
+            past.end_ns + past.ahead_ns
+            for past in self._newest.values()
+            if past.kind == "evaluate" and past.step == step
+        )
+        of_run.end_ns = max(of_run.begin_ns, *ends_ns)
 
     def begin_group(self) -> None:
         """Ranks restart: their clocks may be others now."""
@@ -118,19 +139,19 @@ class PastActivities:
             if span.rank == rank and span.begin_ns < until_ns and span.end_ns > since_ns:
                 yield span
 
-    def _take_of_rank(self, rank: int, kind: PastKind, step: int, begin_ns: int, own_ns: int) -> int:
-        """Returns when this span of the rank began."""
+    def _take_of_rank(self, rank: int, kind: PastKind, step: int, begin_ns: int, own_ns: int) -> RankSpan:
+        """Returns this span of the rank."""
         newest = self._newest.get(rank)
         if newest is not None and newest.kind == kind and newest.step == step:
             newest.end_ns = max(newest.end_ns, own_ns)
-            return newest.begin_ns
+            return newest
         if newest is not None:  # an evaluation goes on after a save within it
             begin_ns = min(max(begin_ns, newest.end_ns), own_ns)
         self._newest[rank] = span = RankSpan(rank, kind, step, begin_ns, own_ns)
         self._spans.append(span)
         if len(self._pending) < SPANS_OF_RANKS:
             self._pending.append(span)
-        return begin_ns
+        return span
 
     def _take_of_run(self, kind: PastKind, step: int, begin_ns: int, t_ns: int) -> None:
         for span in reversed(self.of_run):

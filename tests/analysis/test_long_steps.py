@@ -65,6 +65,21 @@ def test_past_evaluations_and_saves_are_kept_for_the_charts(standing: Standing) 
     assert spans == [("evaluate", 0.1, 9.0), ("save", 6.0, 8.0)]
 
 
+def test_the_pause_after_an_evaluation_is_not_marked(standing: Standing) -> None:
+    """Heartbeats tell of it until the rank trains again; then the rank says when it had ended."""
+    began_s = (START_UNIX_NS + TRAINED_NS - START_NS) / NS
+    for after_s in (1.0, 5.0, 9.0):
+        standing.beat(after_s, EVALUATES, EVALUATES, IN_BARRIER, IN_BARRIER)
+    ends_s = []
+    for rank, ended_s in enumerate((4.0, 6.0)):
+        ended_ns = TRAINED_NS + int(ended_s * NS)
+        event = Event("evaluated", ended_ns, rank, STEPS, {"ns": 3 * NS, "data_ns": 0})
+        standing.reducer.feed(Received(TRAINED_NS + 10 * NS, rank, 1000 + rank, 1_001, event))
+        [span] = standing.beat(10.0 + rank, *[IN_BARRIER] * WORLD).past_activities
+        ends_s.append(round(span.until_s - began_s, 3))
+    assert ends_s == [9.0, 6.0], "up to the end of the last one, once both have said it"
+
+
 def test_how_long_an_evaluation_usually_takes(standing: Standing) -> None:
     frame = standing.beat(18.0, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
     assert "usually" not in verdict(frame).detail, "there was none before"

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices | None) -> Column:
     """(members, n) own time in one place less the median over the other members. `members` None: all."""
     values = steps.place(place, slots)
-    return np.asarray(formulas.lateness((values if members is None else values[members]).T).T, np.float64)
+    return np.asarray(
+        formulas.more_than_others((values if members is None else values[members]).T).T, np.float64
+    )
 
 
 class StepFlag(NamedTuple):

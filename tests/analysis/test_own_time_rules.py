@@ -34,7 +34,7 @@ def noise(seed: int, ranks: int = RANKS, steps: int = STEPS, scale: float = 0.3,
 def case(own):
     """Excess and wall of own times (ranks, n): the slowest rank decides the step."""
     own = own + 8.0
-    return formulas.lateness(own.T).T, own.max(axis=0) + 2.0
+    return formulas.more_than_others(own.T).T, own.max(axis=0) + 2.0
 
 
 def persistent(excess, wall):
@@ -269,8 +269,8 @@ def test_scaling_shifting_and_permuting_change_no_verdict(
     late = persistent(excess, wall)
     scaled = persistent(excess * factor, wall * factor)
     assert (late and late.ranks) == (scaled and scaled.ranks)
-    shifted = formulas.lateness((own + 5.0 * np.sin(np.arange(own.shape[1]))).T).T
-    assert shifted == pytest.approx(formulas.lateness(own.T).T, abs=1e-9), "common to all ranks"
+    shifted = formulas.more_than_others((own + 5.0 * np.sin(np.arange(own.shape[1]))).T).T
+    assert shifted == pytest.approx(formulas.more_than_others(own.T).T, abs=1e-9), "common to all ranks"
     permuted = persistent(excess[list(order)], wall)
     assert (late and late.ranks) == (permuted and tuple(order[rank] for rank in permuted.ranks))
 

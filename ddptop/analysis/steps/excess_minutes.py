@@ -52,11 +52,11 @@ class ExcessMinutes:
         """(bins, 3, ranks): steps in which the excess is known, their sum and the largest, in ms."""
         self._count = 0
 
-    def add(self, end_s: Column, excess_ms: Column | None) -> None:
+    def add(self, end_s: Column, excess: Column | None) -> None:
         """Add n steps, oldest first: when they ended (n,), and (n, ranks) ms; NaN or None: unknown."""
-        if excess_ms is not None:
-            is_known = np.isfinite(excess_ms)
-            self._append(end_s, np.stack([is_known, np.where(is_known, excess_ms, 0.0), excess_ms], axis=1))
+        if excess is not None:
+            is_known = np.isfinite(excess)
+            self._append(end_s, np.stack([is_known, np.where(is_known, excess, 0.0), excess], axis=1))
 
     def _append(self, at_s: Column, cells: Column) -> None:
         """Add rows of cells, (n, 3, ranks), at moments that do not come before those of the last bin."""

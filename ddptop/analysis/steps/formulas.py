@@ -106,9 +106,14 @@ def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
     return union(np.fmax(start[later], computed), arrival[later])
 
 
+def more_than_others(values: Column) -> Column:
+    """v - median over the other ranks of v, along the last axis."""
+    return np.asarray(values - median_of_others(values))
+
+
 def lateness(start: Column) -> Column:
     """s - median over the other ranks of s, along the last axis."""
-    return np.asarray(start - median_of_others(start))
+    return more_than_others(start)
 
 
 def excess(own: Column, without_backward: Column) -> Column:
@@ -117,9 +122,13 @@ def excess(own: Column, without_backward: Column) -> Column:
     Where a rank's last gradient is unknown, `own` is NaN. Such a rank, and one that alone knows its own, is
     compared with the others without backward.
     """
-    excess_ms = lateness(own)
-    unknown = np.isnan(excess_ms)
-    return np.where(unknown, lateness(without_backward), excess_ms) if unknown.any() else excess_ms
+    with_backward = more_than_others(own)
+    unknown = np.isnan(with_backward)
+    return (
+        np.where(unknown, more_than_others(without_backward), with_backward)
+        if unknown.any()
+        else with_backward
+    )
 
 
 def transfer_of_step(exposed: Column, counts: Mask) -> Column:

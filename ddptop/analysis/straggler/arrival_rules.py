@@ -210,7 +210,7 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
     if len(newest) < FLAG_STEPS or not sizes:
         return None
     parts = np.stack([detail.ranks.of(name, newest)[window.members].T for name in PARTS])
-    every = formulas.lateness(parts).swapaxes(1, 2)  # (parts, members, n)
+    every = formulas.more_than_others(parts).swapaxes(1, 2)  # (parts, members, n)
     for size in sizes:
         slots, over = newest[-size:], every[..., -size:]
         often = 2 * (over > 0.9 * FLAG_MS).sum(axis=-1) >= len(slots)  # else the median is less than FLAG_MS

@@ -251,7 +251,7 @@ class _Group:
                 # No excess is larger than what the ranks differ by, and in most places they hardly differ.
                 apart_ms = np.fmax.reduce(own_ms, axis=0) - np.fmin.reduce(own_ms, axis=0)
                 if own_time_rules.may_be_late_often(apart_ms[None], least, windows).any():
-                    over = formulas.lateness(own_ms.T).T
+                    over = formulas.more_than_others(own_ms.T).T
                     often[place] = own_time_rules.late_often(over, least, windows)
         none_late = np.zeros((n_early, len(self.members)), bool)
         return {place: np.concatenate([none_late, late]) for place, late in often.items() if late.any()}
@@ -266,7 +266,7 @@ def _large_excess(excess: Column, wall: Column) -> Column:
 def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     """(STEADY, members, n) of each place."""
     own_ms = np.stack([steps.place(place, slots)[members] for place in STEADY])
-    return np.asarray(formulas.lateness(own_ms.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
+    return np.asarray(formulas.more_than_others(own_ms.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
 
 
 _level_ms = attrgetter("level_ms")

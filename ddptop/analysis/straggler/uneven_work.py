@@ -60,7 +60,7 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
     usual = sizes.mean(axis=1, keepdims=True)
     if float((sizes - usual).std()) < VARIES * float(usual.mean()):
         return _of_constant_sizes(steps, slots, members, median(sizes))
-    over, work = (formulas.lateness(values.T).T for values in (sizes, steps.work(slots, members)))
+    over, work = (formulas.more_than_others(values.T).T for values in (sizes, steps.work(slots, members)))
     is_known = ~np.isnan(work)
     if is_known.sum() < LEAST_STEPS:
         return None

@@ -82,13 +82,12 @@ def _figures_over_ranks(
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""
     hellos = state.presence.hellos
     n_hosts = len(hellos.of_hosts)
-    worst = _largest(ranks.excess_ms, hellos)
+    worst = _ranks_of_largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
         worst[hellos.host_at[straggler.rank]] = straggler.rank
-    for rank in sorted((rank for rank in grave if rank < state.world), key=_size_of(ranks.excess_ms)):
+    for rank in sorted((rank for rank in grave if rank < state.world), key=_sort_key(ranks.excess_ms)):
         worst[hellos.host_at[rank]] = rank
-    excess_ms = ranks.excess_ms[worst]
-    excess_ms[worst < 0] = np.nan
+    excess_of_worst = np.where(worst < 0, np.nan, ranks.excess_ms[worst])
     of_gpus = hellos.host_at[hellos.gpus]
     util_pct = state.table.newest_values(Gpu, "util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)
     busy = ~np.isnan(util_pct)
@@ -100,7 +99,7 @@ def _figures_over_ranks(
         "ranks": hellos.counts.tolist() + zero,
         "running": np.bincount(hellos.host_at[state.presence.running], minlength=n_hosts).tolist() + zero,
         "worst_rank": [None if rank < 0 else rank for rank in worst.tolist()] + none,
-        "excess_ms": known_each(excess_ms) + none,
+        "excess_ms": known_each(excess_of_worst) + none,
         "step_ms": known_each(_medians(ranks.step_ms, hellos)) + none,
         "gpus": np.bincount(of_gpus, minlength=n_hosts).tolist() + zero,
         "gpu_util_pct": mean_pct + none,
@@ -142,28 +141,27 @@ def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     }
 
 
-def _size_of(excess_ms: Column) -> Callable[[int], tuple[float, int]]:
-    """A key that sorts ranks by their excess, the largest last; among equals the lowest rank last."""
-    sizes: list[float] = np.nan_to_num(excess_ms, nan=-np.inf).tolist()
+def _sort_key(values: Column) -> Callable[[int], tuple[float, int]]:
+    """A key that sorts ranks by their values, the largest last; among equals the lowest rank last."""
+    sizes: list[float] = np.nan_to_num(values, nan=-np.inf).tolist()
     return lambda rank: (sizes[rank], -rank)
 
 
-def _largest(excess_ms: Column, hellos: HelloColumns) -> Indices:
-    """(hosts,) of each the rank with the largest excess; -1: it is known of none."""
+def _ranks_of_largest(values: Column, hellos: HelloColumns) -> Indices:
+    """(hosts,) of each the rank with the largest value; -1: it is known of none. `values`: (ranks,)."""
     members = hellos.members
     if not members.size:
         return np.full(len(members), -1)
-    values = excess_ms[members]
-    place = np.where(np.isnan(values), -np.inf, values).argmax(axis=1)
-    return np.where(np.isfinite(values).any(axis=1), members[np.arange(len(members)), place], -1)
+    of_hosts = values[members]
+    place = np.where(np.isnan(of_hosts), -np.inf, of_hosts).argmax(axis=1)
+    return np.where(np.isfinite(of_hosts).any(axis=1), members[np.arange(len(members)), place], -1)
 
 
-def _medians(step_ms: Column, hellos: HelloColumns) -> Column:
-    """(hosts,) of each the median over its ranks of their step time; no finite number: not known."""
+def _medians(values: Column, hellos: HelloColumns) -> Column:
+    """(hosts,) of each the median over its ranks; no finite number: not known. `values`: (ranks,)."""
     most = hellos.members.shape[1]
     is_rank = np.arange(most) < hellos.counts[:, None]
-    values = np.where(is_rank, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
-    return median(values)
+    return median(np.where(is_rank, values[hellos.members], np.asarray(np.nan, values.dtype)))
 
 
 def clocks_at(state: RunState, hosts: Sequence[str], now_ns: int) -> dict[str, Clocks]:

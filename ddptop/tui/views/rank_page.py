@@ -219,7 +219,7 @@ def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
     ranks = scene.frame.ranks
     if not ranks.compared[rank]:
         return []
-    own_time, excess = fixed(float(ranks.own_ms[rank]), 1, " ms"), EXCESS.text(float(ranks.excess_ms[rank]))
+    own_time, excess = fixed(float(ranks.own_ms[rank]), 1, " ms"), fixed(float(ranks.slower_ms[rank]))
     return [Line("own time ", "dim").add(own_time).add(", excess ", "dim").add(excess)]
 
 
@@ -325,9 +325,6 @@ def _steps_as_axis(focus: RankSteps) -> Column:
     """Steps a second apart, so that every step of the chart is as wide."""
     return focus.step - focus.step[0] if len(focus.step) else focus.step
 
-
-EXCESS = next(figure for figure in FIGURES if figure.name == "excess_ms")
-"""Written as in the table of ranks: one below zero is 0."""
 
 STEP_COLUMNS = figures_shown(lambda figure: figure.single_steps)
 

@@ -325,6 +325,9 @@ class Figure:
     """It is unknown where the clocks of several hosts are not synchronized well enough."""
     has_fallback: bool = False
     """There it has a fallback that needs no clocks, which is marked by `~`."""
+    is_exposed: bool = False
+    """Whether it is exposed communication or a part of it: unknown where waiting is not timed
+    (`frames/training_kind.py`)."""
     host_value: Callable[[HostFigures], float | None] | None = None
     """What its column in tables of hosts is sorted by, where that is not the value itself."""
     is_text: bool = False
@@ -595,6 +598,7 @@ FIGURES = (
     ),
     Figure(
         name="exposed_comm_ms",
+        is_exposed=True,
         step_place=160,
         words="exposed communication",
         heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
@@ -680,6 +684,7 @@ FIGURES = (
     ),
     Figure(
         name="exposed_wait_ms",
+        is_exposed=True,
         step_place=170,
         title="lost",
         words="wait",
@@ -981,6 +986,7 @@ FIGURES = (
     Figure(
         name="exposed transfer",
         scope="computed",
+        is_exposed=True,
         title="transfer",
         computed=lambda ranks: ranks.exposed_comm_ms - ranks.exposed_wait_ms,
         part="transfer",
@@ -2027,6 +2033,7 @@ GROUP_FIGURES = (
     Figure(
         name="exposed_comm_ms",
         scope="group",
+        is_exposed=True,
         compared=Compared(place=60, worse=1, name="exposed ms"),
         is_logged=True,
         formula="mean over ranks",
@@ -2090,6 +2097,7 @@ GROUP_FIGURES = (
     Figure(
         name="exposed_wait_ms",
         scope="group",
+        is_exposed=True,
         metric=Metric(place=50, name="exposed_wait", help="Wait for slower ranks, mean over ranks"),
         formula="mean over ranks",
         source="ddptop/analysis/steps/evaluate.py",
@@ -2097,6 +2105,7 @@ GROUP_FIGURES = (
     Figure(
         name="exposed_transfer_ms",
         scope="group",
+        is_exposed=True,
         metric=Metric(place=60, name="exposed_transfer", help="Transfer not hidden behind compute"),
         formula="transfer of the step (mean over process groups, weighted by their ranks)",
         source="ddptop/analysis/steps/evaluate.py",
@@ -2104,6 +2113,7 @@ GROUP_FIGURES = (
     Figure(
         name="exposed_comm_pct",
         scope="group",
+        is_exposed=True,
         metric=Metric(place=70, name="exposed_communication", help="Exposed communication per step"),
         formula="mean over ranks of exposed communication / median over ranks of the step",
         source="ddptop/analysis/steps/evaluate.py",

@@ -44,6 +44,11 @@ def times_waiting(training: TrainingKind | None) -> bool:
     return training in (None, "ddp", "alone")
 
 
+def untimed_parts(training: TrainingKind | None) -> tuple[str, ...]:
+    """Names of the parts of a step (`render/phases.py`) that are unknown because waiting is not timed."""
+    return () if times_waiting(training) else ("wait", "transfer")
+
+
 def hides_waiting(run: RunInfo) -> bool:
     """Whether forward and backward wait in collectives that are not timed. gloo's are: Python waits."""
     return run.training in SHARDED and "nccl" in (run.backend or "")

@@ -14,7 +14,7 @@ from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.stall import responsible_ranks
-from ddptop.frames.training_kind import times_waiting
+from ddptop.frames.training_kind import untimed_parts
 from ddptop.frames.verdict import run_state
 from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.render.line import worst_sign, worst_state
@@ -64,7 +64,7 @@ class RenderContext:
     @property
     def absent_parts(self) -> tuple[str, ...]:
         """Names of the parts of a step that no bar of this run has."""
-        untimed = () if times_waiting(self.frame.run.training) else ("wait", "transfer")
+        untimed = untimed_parts(self.frame.run.training)
         return untimed if self.breakdown.has_sync else (*untimed, "sync")
 
     @cached_property

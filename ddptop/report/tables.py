@@ -15,7 +15,7 @@ from ddptop.frames.differences import events_near
 from ddptop.frames.figures import BUCKET_FIGURES, HOST_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, UNKNOWN, bounded, clock, size
 from ddptop.frames.statistics import median
-from ddptop.frames.training_kind import times_waiting
+from ddptop.frames.training_kind import untimed_parts
 from ddptop.render.phases import BETWEEN, PARTS, draw_pairs, rank_parts
 from ddptop.render.table import measured_column, text_lines
 from ddptop.render.text import clean_text, fit_tail, wrap_lines
@@ -200,13 +200,12 @@ def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
 def part_shares(report: Report) -> list[tuple[str, float]]:
     """(part of the step, its share in %) over all ranks; empty where no step is known."""
     parts = np.nansum(rank_times(report.ranks, report), axis=1)
-    total = float(parts.sum())
+    total, untimed = float(parts.sum()), untimed_parts(report.run.training)
     return (
         [
             (part.name, 100 * float(ms) / total)
             for part, ms in zip(PARTS, parts, strict=True)
-            if (part.name != "sync" or ms / len(report.ranks) >= LEAST_SHOWN_MS)
-            and (times_waiting(report.run.training) or part.name not in ("wait", "transfer"))
+            if (part.name != "sync" or ms / len(report.ranks) >= LEAST_SHOWN_MS) and part.name not in untimed
         ]
         if total
         else []

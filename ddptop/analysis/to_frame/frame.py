@@ -38,7 +38,7 @@ from ddptop.analysis.to_frame.tables import (
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.buckets import all_reduces, wire_bytes
 from ddptop.frames.detail import HeatRequest, TimelineRequest, parse_request
-from ddptop.frames.figures import Ranks
+from ddptop.frames.figures import GROUP_FIGURES, RANK_FIGURES, Ranks, figures_shown
 from ddptop.frames.frame import Clocks, Frame, GroupFigures, RunInfo
 from ddptop.frames.history import RankSteps
 from ddptop.frames.numbers import percent
@@ -69,8 +69,14 @@ CARD_OWN = ("torch", "script", "argv", "training")
 
 GROUP_WAITS = ("collective", "wait", "transfer")
 
-EXPOSED_IN_MAPS = ("lost", "transfer", "exposed")
-"""Figures of a heat map that are known of buckets alone."""
+EXPOSED_OF_RANKS = tuple(name for name, figure in RANK_FIGURES.items() if figure.is_exposed)
+EXPOSED_OF_GROUP: dict[str, Any] = dict.fromkeys(figure.name for figure in GROUP_FIGURES if figure.is_exposed)
+EXPOSED_IN_MAPS = tuple(
+    how.key for figure, how in figures_shown(lambda figure: figure.heat) if figure.is_exposed
+)
+EXPOSED_IN_STEPS = ("wait_ms", "transfer_ms")
+"""What is unknown where waiting is not timed: 0 would say that nobody waits. Columns of `Ranks`, fields of
+`GroupFigures`, figures of a heat map, columns of `RankSteps`."""
 
 
 def build(
@@ -101,13 +107,11 @@ def build(
     group = _group_figures(state, shown, buckets := bucket_figures(state, detail))
     run = _run_info(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
     steps_in_focus = rank_steps(state, detail, focus) if in_world and focus is not None else None
-    if not times_waiting(run.training):  # 0 would say that nobody waits
-        columns = _forget_columns(columns, ("exposed_comm_ms", "exposed_wait_ms"))
-        group = replace(
-            group, exposed_comm_ms=None, exposed_wait_ms=None, exposed_transfer_ms=None, exposed_comm_pct=None
-        )
+    if not times_waiting(run.training):
+        columns = _forget_columns(columns, EXPOSED_OF_RANKS)
+        group = replace(group, **EXPOSED_OF_GROUP)
         if steps_in_focus is not None:
-            steps_in_focus = _forget_columns(steps_in_focus, ("wait_ms", "transfer_ms"))
+            steps_in_focus = _forget_columns(steps_in_focus, EXPOSED_IN_STEPS)
     if straggler is not None and straggler.group and run.training in SHARDED:
         columns = _forget_columns(columns, ("excess_ms",))  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)

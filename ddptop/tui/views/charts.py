@@ -14,7 +14,7 @@ from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, perce
 from ddptop.frames.phrases import loss_note
 from ddptop.frames.start_words import first_steps_phrase
 from ddptop.frames.statistics import median
-from ddptop.frames.training_kind import no_bucket_phrase, times_waiting
+from ddptop.frames.training_kind import no_bucket_phrase, times_waiting, untimed_parts
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
 from ddptop.render.milestones import draw_milestones
@@ -401,7 +401,7 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
             reach=SHARE_REACH, read=lambda index: percent(share[index]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
-    untimed = () if times_waiting(scene.frame.run.training) else ("wait", "transfer")
+    untimed = untimed_parts(scene.frame.run.training)
     # Waiting is on top, and comes first: the others are left out where there is no room.
     for name in ("wait", *(part.name for part in PARTS if part.name in STACK and part.name != "wait")):
         if name in untimed:

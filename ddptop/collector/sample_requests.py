@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
     from ddptop.frames.frame import Straggler
 
-LOOK_NS, MANY_LOOK_NS, MANY_RANKS = 4 * NS, 10 * NS, 1024
-"""Time between two looks at who is flagged, each of which takes milliseconds. Sampling lasts longer."""
+LOOK_NS, MANY_LOOK_NS, MANY_RANKS = 2 * NS, 10 * NS, 1024
+"""Time between two looks at who is flagged, each of which takes up to some milliseconds."""
 
 MOST_RANKS = 4
 """Slow ranks that are asked at a time."""
@@ -43,6 +43,8 @@ class _Asked:
         self.due_ns = 0
         self.unanswered = 0
         self.refresh_ns = REFRESH_NS
+        self.answered = 0
+        """Number of the newest ASK that was answered: once by its first samples, later by all of them."""
 
 
 class SampleRequests:
@@ -85,8 +87,10 @@ class SampleRequests:
         for received in state.stack_samples:
             if received.t_ns > self._answered_ns and received.samples.number:
                 question = self._question(state.ranks[received.rank].session, received.samples.place)
-                question.unanswered, question.due_ns = 0, received.t_ns + question.refresh_ns
-                question.refresh_ns = min(2 * question.refresh_ns, LONGEST_REFRESH_NS)
+                if question.answered != received.samples.number:
+                    question.answered = received.samples.number
+                    question.unanswered, question.due_ns = 0, received.t_ns + question.refresh_ns
+                    question.refresh_ns = min(2 * question.refresh_ns, LONGEST_REFRESH_NS)
         # Only what is newer the next time: an answer must count once.
         self._answered_ns = max((received.t_ns for received in state.stack_samples), default=0)
 

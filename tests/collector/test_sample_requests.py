@@ -77,6 +77,22 @@ def test_one_that_answers_is_asked_again_later_and_later() -> None:
     assert asking.check(REFRESH_NS + LOOK_NS) == [(1, "data")]
 
 
+def test_its_first_samples_and_all_of_them_are_one_answer() -> None:
+    asking = Asking(delays={(1, "data"): 20_000})
+    asking.train()
+    asking.check()
+    asking.answer(1)
+    asking.check()
+    asking.answer(1)
+    assert asking.check(REFRESH_NS - LOOK_NS) == []
+    assert asking.check(REFRESH_NS + LOOK_NS) == [(1, "data")]
+    asking.answer(1)
+    asking.check()
+    asking.answer(1)
+    assert asking.check(2 * REFRESH_NS - LOOK_NS) == []
+    assert asking.check(2 * REFRESH_NS + LOOK_NS) == [(1, "data")]
+
+
 def test_a_rank_that_cannot_be_reached_is_not_asked() -> None:
     asking = Asking(delays={(1, "data"): 20_000})
     asking.train()

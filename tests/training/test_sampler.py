@@ -121,6 +121,22 @@ def test_where_next_to_nothing_is_left_of_the_budget_looks_are_spread_and_counte
     assert sampled.sampler.take_spent_ns() <= 1.3 * sampled.share * 31 * NS
 
 
+def test_the_first_samples_are_sent_before_the_series_is_over(sampled: Sampled) -> None:
+    sampled.look_costs_ns = 600_000
+    sampled.recorder.forward_begins(True)
+    first = None
+    while first is None:
+        first = sampled.go_on(0.01, samples_request(1, "forward"))
+    assert first.samples == FEW_SAMPLES and first.lasted_ms < 5_000
+    assert "go_on" in {call.function for call in first.calls}
+    sent = []
+    while sampled.sampler.next_sample_s() is not None:
+        sent.append(sampled.go_on(0.01, samples_request(1, "forward")))
+    whole = [samples for samples in sent if samples is not None]
+    assert [samples.number for samples in whole] == [first.number]
+    assert whole[0].samples > 2 * first.samples and whole[0].t_ns > first.t_ns
+
+
 def test_samples_in_another_place_or_while_waiting_do_not_count(sampled: Sampled) -> None:
     recorder = sampled.recorder
     assert sampled.go_on(3) is None, "nobody has asked"
@@ -177,10 +193,10 @@ def test_no_looks_are_wasted_on_steps_that_are_left_out(monkeypatch: pytest.Monk
         sampled.look_costs_ns, sampled.share, sampled.usual_step_ns = 100_000, 0.0002, 10_000_000
         recorder.forward_begins(True)
         samples = None
-        while samples is None:
+        while samples is None or sampled.sampler.next_sample_s() is not None:
             recorder.step += 1
             shadow.stands_aside_from(recorder.step, True, every)
-            samples = sampled.go_on(0.01, samples_request(1, "forward"))
+            samples = sampled.go_on(0.01, samples_request(1, "forward")) or samples
         assert samples.samples >= FEW_SAMPLES
         lasted_ms.append(samples.lasted_ms)
         n_samples += samples.samples

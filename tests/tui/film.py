@@ -107,8 +107,9 @@ async def film(run: RunFile) -> list[Shot]:
             await director.shoot(3, "Four ranks train. None is slow.")
             await director.wait(is_slow, "a slow rank with its cause")
             await director.shoot(5, f"Rank {training.SLOW_RANK} becomes slow.")
+            await director.wait(names_line, "the line that takes its time")
             await director.press("w")
-            await director.shoot(7, "why it is slow, and what that costs", "w")
+            await director.shoot(7, "why it is slow, in which line, and what that costs", "w")
             await director.press("escape")
             await director.wait(hangs, "the hang with a line of the script")
             await director.shoot(4, "Later, the training hangs.")
@@ -123,6 +124,11 @@ def is_slow(frame: Frame) -> bool:
     """Whether the slow rank is named with its cause."""
     late = frame.straggler
     return late is not None and late.rank == training.SLOW_RANK and late.cause == "data"
+
+
+def names_line(frame: Frame) -> bool:
+    """Whether the slow rank's line of code is known."""
+    return training.read_batch.__name__ in repr(frame.sampled)
 
 
 def hangs(frame: Frame) -> bool:

@@ -5,6 +5,8 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,6 +76,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return SHORT.index(folder) + 1 if folder in SHORT else 0
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs of others leave where temporary files go is removed: torch's launcher leaves a folder at
+    each start, a process that is killed its sockets. The folders of the tests themselves stay for a while."""
+    tmp_path_factory.getbasetemp()
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="ddptop-tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        yield
+        tempfile.tempdir = None
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -458,10 +458,12 @@ def _open_streams(unbuffered: bool) -> None:
 
 
 def _draw_anew() -> None:
-    """Random numbers are this process's own, as after a start."""
+    """Random numbers and the folder of temporary files are this process's own, as after a start."""
     import random
+    import tempfile
 
     random.seed()
+    tempfile.tempdir = None
     with contextlib.suppress(ImportError):
         import numpy
 

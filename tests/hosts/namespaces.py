@@ -18,6 +18,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ import pytest
 from tests import warm
 from tests.processes import DEADLINE_S, environment, until
 
+CLONE = Path(__file__).parents[2]
 NETWORK = "10.78.0"
 NAMES = "abcdefghijklmnop"
 
@@ -38,10 +40,13 @@ _FIRST = """
 set -e
 trap '' CHLD  # processes whose parent has exited are reaped by the kernel
 mount --make-rprivate /
-mount --bind {base} /mnt
+mount -t tmpfs tmp /mnt
+n=0
+for folder in {kept}; do n=$((n + 1)); mkdir /mnt/$n; mount --bind "$folder" /mnt/$n; done
 mount -t tmpfs -o mode=1777 tmp /tmp
-mkdir -p {base}
-mount --move /mnt {base}
+n=0
+for folder in {kept}; do n=$((n + 1)); mkdir -p "$folder"; mount --move /mnt/$n "$folder"; done
+umount /mnt
 mount --bind {hosts_file} /etc/hosts
 hostname {name}
 ip link set lo up
@@ -63,6 +68,7 @@ class Host:
         self.folder = base / self.name
         """Home and XDG folders. Other hosts can read it, too: the test's folder is a shared file system."""
         self.env = environment(self.folder) | {"HOME": str(self.folder), "HOSTNAME": self.name}
+        self.env.pop("TMPDIR", None)  # it has a /tmp of its own
         self._keeper = keeper
         self._switch = switch
         self._port = f"port{number}"
@@ -247,8 +253,11 @@ def hosts(number: int, base: Path, *, clocks_s: Sequence[int] = ()) -> Iterator[
         made = []
         for n in range(number):
             name = f"node-{NAMES[n]}"
+            kept = (base, *(folder for folder in (CLONE, Path(sys.prefix)) if folder.is_relative_to("/tmp")))
             script = _FIRST.format(
-                base=shlex.quote(str(base)), hosts_file=shlex.quote(str(hosts_file)), name=name
+                kept=shlex.join(str(folder) for folder in kept),
+                hosts_file=shlex.quote(str(hosts_file)),
+                name=name,
             )
             ahead = clocks_s[n] if n < len(clocks_s) else 0
             options = [*_NAMESPACES, "--mount-proc", f"--monotonic={ahead}", f"--boottime={ahead}"]

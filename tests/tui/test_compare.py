@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from tests.tui.drive import Sketch
@@ -24,6 +25,7 @@ def test_a_mark_and_another_rank_open_the_page() -> None:
     assert "◆" in sketch.press("up")
     page = sketch.press("c")
     assert "── rank 0 and rank 1 ──" in page
+    assert re.search(r" rank 0 +rank 1 +r1 - r0\b", page), "which way the differences go"
     assert compared(sketch)["data ms"][:3] == ["1.2", "21.5", "+20.3"]
     assert compared(sketch)["late ms"][:3] == ["-0.1", "20.3", "+20.4"]
     assert compared(sketch)["relative"][:3] == ["0.99", "0.54", "-0.45"]

@@ -456,7 +456,8 @@ def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tu
     for rank in (left_rank, right_rank):
         title = f"rank {rank}"
         head.add(fit_text(title if text_width(title) < cell else f"r{rank}", cell, True), "accent")
-    head.add(fit_text("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
+    room, apart = cell + SIGNED, f"r{right_rank} - r{left_rank}"
+    head.add(fit_text(apart if text_width(apart) < room else "apart", room, True), "dim")
     words = _draw_words(scene, name, left_rank, right_rank, cell)
     return head, [*words, *_draw_figures(scene, name, left_rank, right_rank, cell, width)]
 

@@ -216,15 +216,18 @@ def test_a_click_chooses_a_rank() -> None:
 
 
 def test_help_names_every_key() -> None:
-    text = sketch(FakeSource(replay()), (160, 180), "question_mark")
+    one_column, two_columns = (
+        sketch(FakeSource(replay()), (width, 180), "question_mark") for width in (150, 160)
+    )
     for key in VIEWS.all_keys:
-        assert f"  {key.shown:<8}{key.help}" in text
+        assert f"  {key.shown:<8}{key.help}" in one_column
+        assert f"  {key.shown:<8}{key.help[:50]}" in two_columns
 
 
 @pytest.mark.parametrize("view", VIEWS.numbered_names)
 def test_help_begins_with_the_keys_of_the_page_it_was_asked_on(view: str) -> None:
     here = VIEWS[view].keys
-    rows = unboxed(sketch(WantedSource(live()), (160, 180), VIEWS[view].number, "question_mark"))
+    rows = unboxed(sketch(WantedSource(live()), (150, 180), VIEWS[view].number, "question_mark"))
     if here:
         first = next(at for at, row in enumerate(rows) if row.startswith(f"on the page before this: {view}"))
         assert all(key.help in "\n".join(rows[first + 1 : first + 1 + len(here)]) for key in here)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import get_args
 
@@ -61,6 +60,9 @@ TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 TOPIC_KEYS, TWO_COLUMNS_FROM, LOW_PAGE = 15, 76, 20
 """Cells of the keys of such a line, and of a page from which it has two columns; lines of a page at 80x24."""
 
+WIDE_FROM = 2 * TWO_COLUMNS_FROM
+"""Cells of a page from which the lines of all keys have two columns, and nothing is said twice."""
+
 
 class HelpView(View):
     """All keys by topic on one page; below it a line per key, those of the page it was asked on first."""
@@ -85,7 +87,11 @@ class HelpView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The page from the line to which it was scrolled."""
         room = height - 1
-        body = [*self._summary(scene, width, room), *self._lines(scene, width)]
+        if width >= WIDE_FROM:
+            left, right = _share_out(self._blocks(scene, width // 2 - 2))
+            body = side_by_side(left, right, width // 2)
+        else:
+            body = [*self._summary(scene, width, room), *chain(*self._blocks(scene, width))]
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
         title = draw_rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
@@ -104,34 +110,27 @@ class HelpView(View):
         # What follows begins on the next page of a low screen.
         return columns + [Line()] * max(1, height - len(columns) if height <= LOW_PAGE else 1)
 
-    def _lines(self, scene: Scene, width: int) -> Iterable[Line]:
+    def _blocks(self, scene: Scene, width: int) -> list[list[Line]]:
+        """A line per key and word, below the title of its topic."""
         view = self._views[scene.place.before]
+        elsewhere, blocks = self._keys_elsewhere(view), []
         if view.keys:
-            yield from _draw_words(f"on the page before this: {view.name}, {view.answers}", width)
-            for key in view.keys:
-                yield from _draw_key(key, width)
-            yield Line("everywhere", "dim")
-        for key in self._views.shared_keys:
-            yield from _draw_key(key, width)
-        yield Line("in a recording", "dim")
-        for key in RECORDING_KEYS:
-            yield from _draw_key(key, width)
-        elsewhere = self._keys_elsewhere(view)
+            title = _draw_words(f"on the page before this: {view.name}, {view.answers}", width)
+            blocks.append([*title, *chain(*(_draw_key(key, width) for key in view.keys))])
+        everywhere = chain(*(_draw_key(key, width) for key in self._views.shared_keys))
+        blocks.append([Line("everywhere", "dim"), *everywhere])
+        in_recording = chain(*(_draw_key(key, width) for key in RECORDING_KEYS))
+        blocks.append([Line("in a recording", "dim"), *in_recording])
         if elsewhere:
-            yield Line("on other pages", "dim")
-        for key, names in elsewhere.items():
-            yield from _draw_key(key, width, f" ({', '.join(sorted(names))})")
-        yield Line("words", "dim")
-        for word, meaning in WORDS.items():
-            yield from _hang(Line(f"  {word}: ", "strong"), meaning, width, indent=4)
-        yield Line("signs of ranks and hosts", "dim")
-        yield from _draw_signs(width)
-        yield from _draw_words(
-            f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost", width
-        )
-        yield from _draw_words(
-            "the mouse chooses rows, titles to sort by, keys and the place in a recording", width
-        )
+            named = ((key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
+            others = chain(*(_draw_key(key, width, where) for key, where in named))
+            blocks.append([Line("on other pages", "dim"), *others])
+        words = (_hang(Line(f"  {word}: ", "strong"), text, width, indent=4) for word, text in WORDS.items())
+        blocks.append([Line("words", "dim"), *chain(*words)])
+        silent = f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost"
+        mouse = "the mouse chooses rows, titles to sort by, keys and the place in a recording"
+        signs = [*_draw_signs(width), *_draw_words(silent, width), *_draw_words(mouse, width)]
+        return [*blocks, [Line("signs of ranks and hosts", "dim"), *signs]]
 
     def _keys_elsewhere(self, view: View) -> dict[ScreenKey, list[str]]:
         """Keys of other views than this one, with the names of those views."""

@@ -61,7 +61,10 @@ MIDDLE_FROM = 7
 """Rows of a chart from which the middle of its scale is labelled."""
 
 TICKS_APART = 10
-"""Cells between two labels of the axis."""
+"""Cells between two ticks of the axis, on average at least."""
+
+LABELS_APART = 2
+"""Cells between two of its labels at least: closer ones read as one. One of the two is left out."""
 
 
 STACK = {
@@ -269,7 +272,7 @@ def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
         for first_cell, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):
             covered = {*range(first_cell, first_cell + size + 1)} - {first}
             if not taken & covered and track.write(first_cell, text, "faint"):
-                taken |= {min(covered) - 1, *covered, max(covered) + 1}
+                taken |= {*range(min(covered) - LABELS_APART, max(covered) + LABELS_APART + 1)}
                 break
     for time_s, sign, role in happened.events:
         track.mark(time_s, sign, role)

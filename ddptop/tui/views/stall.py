@@ -46,7 +46,7 @@ ROOM_FOR_ACTION = 14
 """Lines from which what to do next comes before the stacks."""
 
 SMALL = 6
-"""Lines below which the sentence is cut to make room for the place in the code."""
+"""Lines below which the place in the code comes before the sentence."""
 
 EARLIER = 5
 """Past stalls and exits listed while nothing is stalled."""
@@ -64,22 +64,23 @@ def _insert_action(action: list[Line], body: list[Line]) -> list[Line]:
     return [*body[:index], *action, *body[index:]]
 
 
-def _draw_few_lines(scene: Scene, width: int) -> list[Line]:
-    """The stall on a few lines: what it is, on one of them, and the position of the first rank it is due
-    to."""
+def _draw_few_lines(scene: Scene, width: int, body: list[Line]) -> list[Line]:
+    """The page where it has few lines: where the first rank is that it is due to, then the sentence, then
+    what the body has below its own headline."""
     stall, deaths = scene.frame.stall, scene.frame.deaths
     if stall is not None:
-        head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
-        positions = stall.positions[:1]
+        sign, sentence, positions = "■ ", stall.sentence, stall.positions[:1]
     else:
-        head = Line("✗ ", "bad").add(scene.clean(death_phrase(deaths[0])), "strong")
-        positions = (deaths[0].position,)
-    calls = [position.user_call for position in positions if position.user_call is not None]
-    lines = [head.cut(width)]
-    for call in calls:
-        lines.append(Line("  ").add(scene.clean(fitted_place(call, width // 2, scene.folder)), "accent"))
-        lines[-1].add(f" {scene.clean(call.function)}", "strong")
-    return lines
+        sign, sentence, positions = "✗ ", death_phrase(deaths[0]), (deaths[0].position,)
+    lines = [Line("  ").add(text, "strong") for text in wrap_lines(scene.clean(sentence), width - 2)]
+    for position in positions:
+        if (call := position.user_call) is not None:
+            line = Line("  ").add(f"rank {position.rank} ", "strong")
+            line.add(scene.clean(fitted_place(call, width // 2, scene.folder)), "accent")
+            lines.insert(0, line.add(f" {scene.clean(call.function)}", "strong").cut(width))
+    lines[0].pieces[0] = (sign, "bad")
+    above = (index for index, line in enumerate(body) if not line.width or line.pieces[-1][1] == "dim")
+    return [*lines, *body[next(above, 0) :]]
 
 
 def _draw_calm(scene: Scene, width: int) -> list[Line]:
@@ -299,7 +300,7 @@ class StallView(View):
         body = body or _draw_calm_with_chart(scene, width, height - 1 - len(action))
         body = _insert_action(action, body)
         if height < SMALL and in_trouble(scene.frame):
-            body = [*_draw_few_lines(scene, width), *body]
+            body = _draw_few_lines(scene, width, body)
         room = height - 1 if height >= ROOM_FOR_FOOT else height
         lines, scroll = draw_text(scene, body, room)
         if room == height:

@@ -267,8 +267,7 @@ _BALANCE = (
 )
 
 _UNKNOWN_CAUSE = (
-    "Find out what {ranks} does that the others do not before its collectives: larger samples, a slower "
-    "device, other programs on its cores ({place})."
+    "Find out what slows {ranks}: larger samples, a slower device, other programs on its cores ({place})."
 )
 
 _FETCHING = ": fetching its batch lies there too, for no DataLoader was seen"

@@ -214,9 +214,10 @@ def rare_size_phrase(late_ms: float, cause: str | None, place: OwnPlace | None) 
     return f"{size} {where}" if where else size
 
 
-def straggler_brief(s: Straggler, width: int) -> str:
+def straggler_brief(s: Straggler, width: int, where: str = "") -> str:
     """`rank 1 takes 20.3 ms longer in data loading · costs 43%`, where `width` cells hold it; else as much as
-    they hold of `rank 1 +20.3 ms data · costs 43%`. The size is left out before the cause and the cost."""
+    they hold of `rank 1 +20.3 ms data · costs 43%`. The size is left out before the cause and the cost, and
+    `where`, as of `straggler_phrase`, before any other word."""
     many = len(s.ranks) > 1
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
@@ -231,8 +232,9 @@ def straggler_brief(s: Straggler, width: int) -> str:
         part = late_part_phrase(s.cause, s.place)
         sentence, why = (f"{sentence} {part}", "") if part else (sentence, cause_phrase(s.cause, s.place))
         text = " · ".join(filter(None, (sentence, why, cost)))
-        if len(text) <= width:
-            return text
+        for whole in (text.replace(who, f"{who}{where}", 1), text):
+            if len(whole) <= width:
+                return whole
     size_and_cause = [f"{size} {cause[0]}"] if late_part_phrase(s.cause, s.place) else [size, *cause]
     for parts in ([*size_and_cause, cost], [who, *cause, cost], size_and_cause):
         text = " · ".join(parts)

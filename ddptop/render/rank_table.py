@@ -17,6 +17,7 @@ from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, duration, fixed, known
 from ddptop.frames.phrases import several_hosts
+from ddptop.frames.training_kind import times_waiting
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
@@ -71,8 +72,11 @@ def _keep_of(column: FigureColumn, values: Column, ranks: Ranks, by_steps: bool)
 
 
 def rank_columns(context: RenderContext) -> list[table.TableColumn]:
-    """The columns on the screen, in their order; the table drops those of the least weight until it fits."""
+    """The columns on the screen, in their order; the table drops those of the least weight until it fits.
+
+    Where waiting is not timed, a column of which nothing is known goes too: nothing will be."""
     ranks, index = context.frame.ranks, host_index(context.frame.ranks.host)
+    may_be_known = context.frame.group.step is None or times_waiting(context.frame.run.training)
     last = max(0, len(ranks.state) - 1)
     width = state_width(context.frame)
     return [
@@ -86,7 +90,7 @@ def rank_columns(context: RenderContext) -> list[table.TableColumn]:
             _number_column(context, figure, values, _keep_of(column, values, ranks, context.by_steps))
             for figure, column in SCREEN_COLUMNS
             for values in (table_values(context, figure),)
-            if column.shown is None or column.shown(values)
+            if (column.shown is None or column.shown(values)) and (may_be_known or some_known(values))
         ),
     ]
 

@@ -127,4 +127,4 @@ def test_of_an_unknown_cause_nothing_is_said_of_phases() -> None:
         remedy(cause, None, "persistent", "rank 1", "node0, cpu")[1] for cause in (None, "mixed")
     )
     assert "several phases" in mixed and "phases" not in unknown
-    assert unknown.startswith("Find out what rank 1 does ") and "(node0, cpu)" in unknown
+    assert unknown.startswith("Find out what slows rank 1: larger samples") and "(node0, cpu)" in unknown

@@ -122,6 +122,9 @@ def test_a_sentence_comes_before_a_sum_where_it_fits() -> None:
     assert straggler_brief(SLOW, 60) == "rank 1 takes 20.3 ms longer in data loading · costs 43%"
     both = straggler_brief(replace(SLOW, ranks=(1, 3)), 70)
     assert both == "ranks 1 and 3 take 20.3 ms longer in data loading · costs 43%"
+    for width, where in ((66, " on gpu-001"), (65, "")):
+        brief = straggler_brief(SLOW, width, " on gpu-001")
+        assert brief == f"rank 1{where} takes 20.3 ms longer in data loading · costs 43%"
     in_group = replace(SLOW, cause=None, place=None, basis="arrivals", group="the default group")
     assert straggler_brief(in_group, 60) == "rank 1 arrives 20.3 ms late at collectives · costs 43%"
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from ddptop.frames.activity import EpochProgress
-from ddptop.frames.verdict import verdict
+from ddptop.frames.frame import Frame
+from ddptop.frames.phrases import death_phrase
+from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
@@ -19,9 +21,9 @@ from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
-from tests.tui.gallery import frame_of, lines_of
+from tests.tui.gallery import SIZES, frame_of, lines_of
 from tests.tui.pages import place_at
-from tests.tui.troubles import drifting, missing
+from tests.tui.troubles import died, drifting, missing
 
 
 def test_the_last_line_that_fits_says_that_there_is_more() -> None:
@@ -318,3 +320,48 @@ def test_a_rank_that_has_not_reported_is_missing_also_in_a_stall() -> None:
     stalled = replace(frame, run=replace(frame.run, state="stalled"), stall=missing().stall)
     words = {Scene(shown, place_at("overview")).state_word(3) for shown in (frame, stalled, live())}
     assert words == {"missing", "live"}
+
+
+@pytest.mark.parametrize(("frame", "where"), [(missing(), "train.py:88"), (died(), "data.py:31")])
+def test_the_page_of_a_stall_says_where_then_what_and_each_once(frame: Frame, where: str) -> None:
+    person = Sketch(FakeSource(frame), (30, 6))
+    person.press("7")
+    lines = [line.strip() for line in person.text().splitlines()]
+    assert where in lines[1], lines
+    whole = " ".join(lines[2:-1])
+    sentence = frame.stall.sentence if frame.stall is not None else death_phrase(frame.deaths[0])
+    assert sentence.startswith(whole), "the sentence, from its begin"
+    person.press("end")
+    assert "STALLED 17 s  rank" not in person.text() and "DIED" not in person.text()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("world", ["stall", "straggler", "evaluating", "with a bill"])
+@pytest.mark.parametrize("view", ["overview", "events", "rank", "stall"])
+def test_labels_of_an_axis_are_apart(view: str, world: str, size: str) -> None:
+    text = "\n".join(map(str, lines_of(world, view, size)))
+    assert not re.search(r":\d\d[─═]?\d\d:\d\d", text), text
+
+
+def test_without_ddp_the_screen_says_which_phase_is_longer_and_shows_no_empty_column() -> None:
+    frame = frame_of("without DDP")
+    assert step_line(frame) == "median step 46.8 ms · its forward takes 20.3 ms longer"
+    for size, words in (("80x24", "its forward takes 20.3 ms longer"), ("50x24", "late at collectives")):
+        text = "\n".join(map(str, lines_of("without DDP", "overview", size)))
+        assert words in text and " – " not in text, text
+    assert "its forward takes" in "\n".join(map(str, lines_of("without DDP", "why", "80x24")))
+    even = replace(frame.ranks, forward_ms=np.full(4, 7.1))
+    assert step_line(replace(frame, ranks=even)) == "median step 46.8 ms", "no phase of it is longer"
+    several_late = replace(frame.straggler, ranks=(1, 3))
+    slow = replace(frame.ranks, data_ms=np.array([1.2, 21.5, 1.2, 21.5]), forward_ms=np.full(4, 7.1))
+    shown = step_line(replace(frame, ranks=slow, straggler=several_late))
+    assert shown == "median step 46.8 ms · their data loading takes 20.3 ms longer"
+
+
+def test_the_bars_of_two_ranks_are_two_lines_high_on_a_usual_terminal() -> None:
+    def bars(ranks: int) -> int:
+        lines = sketch(FakeSource(live(ranks)), (80, 24)).splitlines()
+        first = next(row for row, line in enumerate(lines) if "breakdown" in line)
+        return next(row for row, line in enumerate(lines) if "optimizer" in line) - first - 1
+
+    assert [bars(ranks) for ranks in (2, 3, 4)] == [4, 3, 4]

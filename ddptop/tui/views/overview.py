@@ -10,7 +10,7 @@ from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
-from ddptop.frames.phrases import straggler_brief
+from ddptop.frames.phrases import blamed, on_hosts, straggler_brief
 from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, side_by_side
@@ -64,7 +64,9 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
     sentence = _wrap_clauses(scene, whole, width)
     if len(sentence) > n_sentences:
         sentence = _wrap_clauses(scene, shown.short or shown.sentence, width)
-    left_out = ""
+    late, left_out = scene.frame.straggler, ""
+    if len(sentence) > n_sentences > 1 and late is not None and shown.kind == "straggler":
+        sentence = _wrap_clauses(scene, straggler_brief(late, n_sentences * room), width)
     if len(sentence) > n_sentences:
         # Where a rank is has its own line, if there are several.
         sentence = [_in_one_line(scene, replace(shown, detail="") if height > 1 else shown, room)]
@@ -140,7 +142,7 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
     if text_width(shown.sentence) <= room:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
-        return straggler_brief(late, room)
+        return straggler_brief(late, room, on_hosts(scene.frame, blamed(late)))
     if shown.kind in GRAVE_STATES:
         return scene.clean(trouble_brief(shown, room))
     short = scene.clean(shown.short or shown.sentence)
@@ -205,6 +207,9 @@ class Heights:
 TALL_FROM = 36
 """Lines of a page from which the rows of few ranks have two."""
 
+TWO_RANKS, TWO_RANKS_TALL_FROM = 2, 21
+"""Ranks whose rows have two lines already from so many lines of a page on: at 80 x 24."""
+
 
 def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
@@ -228,7 +233,8 @@ def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     chart_least = 5 if free < 24 else max(8, free // 2)
     events = 1 if free < 24 else min(4, free // 8)
     most = free - 2 - chart_least - events
-    tall = 2 if height >= TALL_FROM and rows <= FEW_RANKS and 2 * rows < most else 1
+    is_high = height >= (TALL_FROM if rows > TWO_RANKS else TWO_RANKS_TALL_FROM)
+    tall = 2 if is_high and rows <= FEW_RANKS and 2 * rows < most else 1
     table = min(rows * tall + 1, most)
     return Heights(verdict, 2, table, 1, free - 2 - table - events, events, tall)
 

@@ -37,6 +37,8 @@ class View:
     """Whether Esc, or its key again, leads to the page before instead of the overview."""
     follows_start: ClassVar[bool] = False
     """Whether the page of the start takes its place once that is due, and the overview once it is not."""
+    explains_start: ClassVar[bool] = False
+    """Whether it says how far the start is: `w` leads on from it, to what the ranks wait for."""
     lists_runs: ClassVar[bool] = False
     """Whether the runs of this machine are looked up while it is open."""
     shows_single_steps: ClassVar[bool] = False

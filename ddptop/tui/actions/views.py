@@ -51,7 +51,7 @@ class ViewActions(ActionsBase):
         if self.shown is None:
             return
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
-        if start_page_is_due(self.shown) and self.place.view != "start":
+        if start_page_is_due(self.shown) and not self.view.explains_start:
             self.open_view("start")
         elif in_trouble(self.shown) or state == "waiting":
             self.open_view("stall")

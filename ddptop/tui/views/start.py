@@ -90,6 +90,7 @@ class StartView(View):
     name = "start"
     answers = "how far each rank has come on the way to its first step"
     follows_start = True
+    explains_start = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """Any rank can be asked for its stack."""

@@ -12,7 +12,6 @@ import sys
 
 from ddptop.training import start_report
 from ddptop.training.guard import guard
-from ddptop.training.launcher_variables import local_rank, restart_number
 
 
 def watch_exit() -> None:
@@ -67,42 +66,24 @@ def _report_failure(pid: int) -> None:
 
 def _leave_failure() -> None:
     # Imported now: a rank that ends well needs none of it.
-    import secrets
-    import socket
-    import time
+    from dataclasses import replace
     from pathlib import Path
 
     from ddptop.host.early_failures import leave_failure
     from ddptop.protocol.evidence import Evidence
-    from ddptop.protocol.limits import VERSION
-    from ddptop.protocol.messages import FINISHED, Hello, Phase
+    from ddptop.protocol.messages import FINISHED, Phase
     from ddptop.training.evidence.errors import fit_evidence, with_source
     from ddptop.training.exit import exit_reason
+    from ddptop.training.hello import make_hello
 
     reason, directory, numbers = exit_reason(), os.environ.get("DDPTOP_RUN_DIR"), _rank_numbers()
     if reason.reason == FINISHED or not directory or numbers is None:
         return
     rank, world_size, backend = numbers
-    now_ns = time.monotonic_ns()
-    hello = Hello(
-        version=VERSION,
-        run_id=os.environ.get("DDPTOP_RUN_ID", ""),
-        session=secrets.randbits(62) + 1,
-        rank=rank,
-        world_size=world_size,
-        local_rank=local_rank(rank),
-        incarnation=restart_number(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        device="",
-        backend=backend,
-        timing_path="",
-        monotonic_ns=now_ns,
-        unix_ns=time.time_ns(),
-        budget_pct=0.0,
-    )
+    hello = replace(make_hello(rank, world_size), backend=backend)
     stacks = with_source([reason.trace] if reason.trace is not None else [])
-    evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), reason.message)
+    now_ns, text = hello.monotonic_ns, reason.message
+    evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), text)
     leave_failure(Path(directory), hello, fit_evidence(evidence))
 
 

@@ -1,24 +1,14 @@
-"""What a rank sends: its HELLO, and its step records as messages (layouts, microseconds, batches)."""
+"""What a rank sends of its steps: records as messages (layouts, microseconds, batches)."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-import torch.distributed as dist
-
-from ddptop.protocol.limits import MAX_ROWS, VERSION
-from ddptop.protocol.messages import AlikeRows, Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
+from ddptop.protocol.limits import MAX_ROWS
+from ddptop.protocol.messages import AlikeRows, Bucket, Flag, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
-from ddptop.training.launcher_variables import environment_number, local_rank, restart_number
 from ddptop.training.step_record import IN_BUFFERS, BucketCall, LeftOutSteps, StepRecord, Wait
-from ddptop.training.torch_compat.process_groups import backend_of
 
 CELLS_PER_MESSAGE = 6_000
 """Integers of bucket detail in one message: five bytes each at most keep it under the 64 KiB limit."""
@@ -207,64 +197,3 @@ def _make_cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
         end = min(end, latest) if latest >= ready else end
         cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
     return tuple(cells)
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What identifies this rank, the same while the process runs: the fields of its HELLO."""
-
-    run_id: str
-    session: int
-    rank: int
-    world_size: int
-    local_rank: int
-    incarnation: int
-    host: str
-    device: str
-    backend: str
-    budget_pct: float
-
-    @classmethod
-    def of_this_process(cls, device: torch.device, budget_pct: float) -> Identity:
-        """Read rank and world size from the default process group, or, where there is none, from the
-        launcher's variables; a process without them is one rank alone."""
-        rank, world_size, backend = _place_in_group()
-        return cls(
-            run_id=os.environ.get("DDPTOP_RUN_ID", ""),
-            session=secrets.randbits(62) + 1,
-            rank=rank,
-            world_size=world_size,
-            local_rank=local_rank(rank),
-            incarnation=restart_number(),
-            host=socket.gethostname(),
-            device=str(device),
-            backend=backend,
-            budget_pct=budget_pct,
-        )
-
-    def make_hello(self, timing_path: str) -> Hello:
-        """The HELLO, with both clocks read together now."""
-        return Hello(
-            version=VERSION,
-            run_id=self.run_id,
-            session=self.session,
-            rank=self.rank,
-            world_size=self.world_size,
-            local_rank=self.local_rank,
-            incarnation=self.incarnation,
-            host=self.host,
-            pid=os.getpid(),
-            device=self.device,
-            backend=self.backend,
-            timing_path=timing_path,
-            monotonic_ns=time.monotonic_ns(),
-            unix_ns=time.time_ns(),
-            budget_pct=self.budget_pct,
-        )
-
-
-def _place_in_group() -> tuple[int, int, str]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size(), backend_of(dist.group.WORLD)
-    rank, world_size = environment_number("RANK"), environment_number("WORLD_SIZE")
-    return (rank, world_size, "") if rank < world_size else (0, 1, "")

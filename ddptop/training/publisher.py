@@ -46,10 +46,11 @@ from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
+from ddptop.training.hello import renew_hello
 from ddptop.training.join_run import collector_keeper
 from ddptop.training.launcher_notices import LauncherNotices
 from ddptop.training.network_used import LOOKUP_THREAD, NetworkLookup
-from ddptop.training.packing import Identity, LayoutTracker, pack_steps
+from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
 from ddptop.training.start_report import take_milestones
@@ -167,19 +168,19 @@ class Publisher(threading.Thread):
     def __init__(
         self,
         session: Published,
-        identity: Identity,
+        hello: Hello,
         budget: Budget,
         *,
         sequence: Callable[[], int],
         sender: AckedSender | None = None,
     ) -> None:
-        """`sequence`: number of the collective that this rank is at. `sender`: over which this rank has
-        reported before."""
+        """`hello`: of this process. `sequence`: number of the collective that this rank is at. `sender`: over
+        which this rank has reported before."""
         super().__init__(name="ddptop-publisher", daemon=True)
         self.card_changed = True
         self._session = session
         self._recorder = session.recorder
-        self._identity = identity
+        self._hello = hello
         self._folder = Path(os.environ["DDPTOP_RUN_DIR"])  # the variable may be gone at the end (`leave_run`)
         self.budget = budget
         self._sequence = sequence
@@ -228,7 +229,7 @@ class Publisher(threading.Thread):
     @property
     def rank(self) -> int:
         """This process's rank in the default group."""
-        return self._identity.rank
+        return self._hello.rank
 
     def send(self, message: Message) -> None:
         """Send a message in order with the steps; from any thread."""
@@ -275,7 +276,7 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
-            self._notices.open_socket(self._folder, self._identity.session)
+            self._notices.open_socket(self._folder, self._hello.session)
             if self._sender is None:
                 self._sender = AckedSender(f"ipc://{self._folder}/ingest", self._encoded_hello)
             self._sender.greet_with(self._encoded_hello)
@@ -329,7 +330,7 @@ class Publisher(threading.Thread):
                 self._note_ack(ack)
             elif self._epoch is None:
                 # Nobody else could count the steps of a rank that is killed before a collector has met it.
-                note_step_count(self._folder, self._identity.session, self._recorder.step)
+                note_step_count(self._folder, self._hello.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
             # With the steps, where these are taken rarely: a wake-up for a heartbeat alone does no more.
             if takes_steps:
@@ -459,7 +460,7 @@ class Publisher(threading.Thread):
         return encode(self._make_hello())
 
     def _make_hello(self) -> Hello:
-        return self._identity.make_hello(self._session.timing_path)
+        return renew_hello(self._hello, self._session.timing_path)
 
     def _note_ack(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording this rank is new to it

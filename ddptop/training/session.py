@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import mmap
 import multiprocessing.util
 import os
@@ -12,12 +11,14 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
@@ -32,8 +33,9 @@ from ddptop.training.compile_watch import Compilation, CompileWatch
 from ddptop.training.device.timing import DeviceTiming, device_card
 from ddptop.training.exit import CrashFile, ExitReason, exit_reason
 from ddptop.training.guard import guard, run_after_fork
+from ddptop.training.hello import make_hello
 from ddptop.training.join_run import rank_exchange
-from ddptop.training.packing import Identity
+from ddptop.training.launcher_variables import environment_number
 from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.replica import ReplicaCheck
@@ -115,14 +117,18 @@ class Session:
         if self.publisher is not None:
             return
         budget = Budget.from_environment()
-        identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
-        before = start_report.hand_over(identity.rank, identity.world_size)
-        if before is not None:
-            identity = dataclasses.replace(identity, session=before.session)
-        self.recorder.counter = shared_counter(identity.make_hello(self.timing_path))
+        rank, world_size, backend = _place_in_group()
+        before = start_report.hand_over(rank, world_size)
+        hello = replace(
+            make_hello(rank, world_size, None if before is None else before.session),
+            device=str(self._ddp_device),
+            backend=backend,
+            budget_pct=budget.budget_pct,
+        )
+        self.recorder.counter = shared_counter(hello)
         self.recorder.counter[0] = self.recorder.step
         sender = None if before is None else before.sender
-        self.publisher = Publisher(self, identity, budget, sequence=default_sequence, sender=sender)
+        self.publisher = Publisher(self, hello, budget, sequence=default_sequence, sender=sender)
         try:
             self.publisher.start()
         except RuntimeError:  # no thread can be started
@@ -130,7 +136,7 @@ class Session:
             raise
         rank_exchange.begin_exchange()
         warnings.collected.report_to(self._send_warning)
-        path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), identity.session)
+        path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), hello.session)
         self._crash_file = CrashFile.open_file(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
@@ -390,6 +396,15 @@ class Session:
         if self._crash_file is not None:
             steps.append(self._crash_file.disconnect_in_child)
         run_after_fork(*steps)
+
+
+def _place_in_group() -> tuple[int, int, str]:
+    """Rank, world size and backend of the default process group; without one, by the launcher's variables.
+    A process without these is one rank alone."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), backend_of(dist.group.WORLD)
+    rank, world_size = environment_number("RANK"), environment_number("WORLD_SIZE")
+    return (rank, world_size, "") if rank < world_size else (0, 1, "")
 
 
 def shared_counter(hello: Hello) -> memoryview | list[int]:

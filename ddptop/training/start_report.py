@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddptop.training import siblings
 from ddptop.training.guard import guard, run_after_fork
-from ddptop.training.launcher_variables import environment_number, local_rank, restart_number
+from ddptop.training.launcher_variables import environment_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,26 +231,12 @@ class StartReport(threading.Thread):
         )
 
     def _make_hello(self) -> Hello:
-        from ddptop.protocol.limits import VERSION
-        from ddptop.protocol.messages import Hello
+        from dataclasses import replace
 
-        return Hello(
-            version=VERSION,
-            run_id=self._run_id,
-            session=self.session,
-            rank=self.rank,
-            world_size=self.world_size,
-            local_rank=local_rank(self.rank),
-            incarnation=restart_number(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            device="",
-            backend="",
-            timing_path="",
-            monotonic_ns=time.monotonic_ns(),
-            unix_ns=time.time_ns(),
-            budget_pct=_budget_pct(),
-        )
+        from ddptop.training.hello import make_hello
+
+        hello = make_hello(self.rank, self.world_size, self.session)
+        return replace(hello, run_id=self._run_id, budget_pct=_budget_pct())
 
 
 def _read_versions() -> dict[str, Scalar]:

@@ -146,9 +146,9 @@ def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: FakeSende
         timing_path="hook",
         device_bounds_ns=lambda: None,
     )
-    identity: Any = SimpleNamespace(rank=0, session=77, make_hello=lambda _path: HELLO)
     connection: Any = sender
-    return Publisher(session, identity, Budget(1.0), sequence=lambda: 0, sender=connection)
+    monkeypatch.setattr("ddptop.training.publisher.renew_hello", lambda hello, _path: hello)
+    return Publisher(session, HELLO, Budget(1.0), sequence=lambda: 0, sender=connection)
 
 
 def end(publisher: Publisher) -> None:

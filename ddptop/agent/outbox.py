@@ -32,6 +32,7 @@ from ddptop.protocol.messages import (
     Received,
     Run,
     Steps,
+    count_rows,
 )
 from ddptop.protocol.outlets import print_text
 from ddptop.recording.format import RecordingError
@@ -165,7 +166,7 @@ class Outbox:
         """A message that a rank of this host has sent."""
         message = received.message
         kept = Kept(*received[:4], body)
-        self.rows += _n_rows(message)
+        self.rows += count_rows(message)
         if isinstance(message, Progress):
             # A heartbeat must not overtake the steps before it, which are in the file alone.
             if not self._overflows:
@@ -242,7 +243,7 @@ class Outbox:
         """Count the records among messages that leave memory, which is full, and that no file has."""
         for message in messages:
             with suppress(ProtocolError):
-                self.lost_rows += _n_rows(decode(message.body))
+                self.lost_rows += count_rows(decode(message.body))
 
     def begin_local_recording(self, now_ns: int) -> None:
         """Record from now on, and first of all what waits; nothing happens where nothing does."""
@@ -301,7 +302,7 @@ class Outbox:
             self._sender.relay_message(received, kept.body)
         else:
             self.in_file += 1
-            self._rows_in_file += _n_rows(received.message)
+            self._rows_in_file += count_rows(received.message)
 
     def _count_missing(self) -> None:
         """Count what the local recording leaves out, where nothing else has it."""
@@ -355,13 +356,13 @@ class Outbox:
             self._numbered_again += 1
             kept = kept._replace(session=self._session, seq=self._numbered_again)
         elif kept.seq:
-            self._rows_in_file = max(0, self._rows_in_file - _n_rows(message))
+            self._rows_in_file = max(0, self._rows_in_file - count_rows(message))
             before = self._read_back_last.get(kept.session)
             if before is not None and before.seq == kept.seq:  # the link takes a number once
                 # A part of a message that was thinned out; or the whole message once more, where an agent
                 # was killed before its rank had the ack.
                 is_part = isinstance(message, Steps) and before.body != kept.body
-                self.lost_rows += _n_rows(message) if is_part else 0
+                self.lost_rows += count_rows(message) if is_part else 0
                 return
             self._read_back_last[kept.session] = kept
             self.in_file = max(0, self.in_file - 1)
@@ -369,10 +370,6 @@ class Outbox:
             return  # a heartbeat or a reading of then
         with suppress(ValueError):  # the HELLO of a session was damaged: nothing can be sent of it
             self._sender.relay_message(Received(*kept[:4], message), kept.body)
-
-
-def _n_rows(message: Message) -> int:
-    return len(message.rows) if isinstance(message, Steps) else 0
 
 
 def _is_about_once(message: Message) -> bool:

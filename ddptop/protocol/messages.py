@@ -523,6 +523,11 @@ def message_code(body: bytes) -> int:
     return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 
 
+def count_rows(message: Message) -> int:
+    """How many steps a message reports; 0 for all but STEPS."""
+    return len(message.rows) if isinstance(message, Steps) else 0
+
+
 class Received(NamedTuple):
     """A message as the collector received it, and as a recording keeps it."""
 

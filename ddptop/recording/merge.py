@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host
-from ddptop.protocol.messages import Clock, Event, Hello, Progress, Received, Run, Steps
+from ddptop.protocol.messages import Clock, Event, Hello, Progress, Received, Run, count_rows
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import HistorySource, Writer
@@ -150,7 +150,7 @@ def _take_new_messages(
     wall_ns = _wall_ns(local_recording) - _wall_ns(run)
     for block, place, received in _messages_with_places(local_recording):
         if _is_in_base(received, base):
-            n_known += _count_rows(received)
+            n_known += count_rows(received.message)
             continue
         # Never before the run begins: a clock that is badly known must not put messages before its RUN.
         t_ns = max(run.start_ns, _on_collectors_clock(received.t_ns, clocks, wall_ns))
@@ -162,7 +162,7 @@ def _take_new_messages(
             t_ns = _time_in_order(t_ns, received.seq, numbers, ordered[received.session])
             numbers[received.seq] = t_ns
         _note_message(received, base)
-        n_new += _count_rows(received)
+        n_new += count_rows(received.message)
         added.append(
             AddedMessage(t_ns, len(added), local_recording, block, place, received.session, received.seq)
         )
@@ -310,7 +310,3 @@ class _Blocks:
                 del self._read[next(iter(self._read))]
             block = self._read[key] = item.recording.read_block(item.block) or []
         return block[item.place]._replace(t_ns=item.t_ns)
-
-
-def _count_rows(received: Received) -> int:
-    return len(received.message.rows) if isinstance(received.message, Steps) else 0

@@ -12,11 +12,11 @@ from ddptop.protocol.messages import (
     Clock,
     Event,
     Hello,
-    Message,
     Received,
     Run,
     Scalar,
     Steps,
+    count_rows,
 )
 from ddptop.recording.disk import AppendFile, describe_disk_error, file_size_limit
 from ddptop.recording.format import (
@@ -197,14 +197,14 @@ class Writer:
             if self._failing is not None:
                 self._unwritten.note(received)
             else:
-                self.left_out += _count_rows(message)
+                self.left_out += count_rows(message)
             return
         if self._thinner.every != self._recorded_every:  # the writer before died before it recorded that
             self._record_thinning(received.t_ns)
         before = self._block_rows
         for kept in self._thinner.kept_parts(received, passing=passing):
             self._block.add(kept, body if kept is received else encode(kept.message))
-            self._block_rows += _count_rows(kept.message)
+            self._block_rows += count_rows(kept.message)
         if self._thinner.thins and isinstance(message, Steps):
             self.left_out += len(message.rows) - (self._block_rows - before)
             self.without_detail += sum(bool(row.cells) for row in message.rows)
@@ -489,7 +489,3 @@ class Writer:
         self._waiting.clear()
         self._file = None
         file.close()
-
-
-def _count_rows(message: Message) -> int:
-    return len(message.rows) if isinstance(message, Steps) else 0

@@ -13,7 +13,6 @@ from ddptop.render import table
 
 if TYPE_CHECKING:
     from ddptop.frames.figures import Figure, FigureColumn
-    from ddptop.frames.frame import BucketFigures
     from ddptop.render.context import RenderContext
 
 SCREEN_COLUMNS = figures_shown(lambda figure: figure.screen, BUCKET_FIGURES)
@@ -63,8 +62,10 @@ def _column_texts(context: RenderContext, figure: Figure, column: FigureColumn) 
     if figure is BEST:
         return [figure.text(share) for share in shares_of_best(context)]
     if figure is LAST:
-        before, between = ("r", " ") if column is figure.screen else ("rank ", " in ")
-        return [_describe_last(bucket, before, between) for bucket in buckets]
+        plain = column is not figure.screen
+        return [
+            describe_last(bucket.last_arriver, bucket.last_arriver_pct, plain=plain) for bucket in buckets
+        ]
     values = [getattr(bucket, figure.name) for bucket in buckets]
     if figure.is_text:
         return [context.clean(text) or column.empty for text in values]
@@ -86,9 +87,9 @@ def with_sign(sign: str, value: float | None) -> str:
     return f"{sign}{fixed(value, RATIO)}" if known(value) else UNKNOWN
 
 
-def _describe_last(bucket: BucketFigures, before: str, between: str) -> str:
-    """The rank that arrives last most often, and in how many of the steps."""
-    if bucket.last_arriver is None:
+def describe_last(rank: int | None, share_pct: float | None, *, plain: bool) -> str:
+    """`r1 93%`, in `--once` `rank 1 in 93%`: the rank that arrives last most often, and in how many steps."""
+    if rank is None:
         return UNKNOWN
-    share = f"{between}{percent(bucket.last_arriver_pct)}" if known(bucket.last_arriver_pct) else ""
-    return f"{before}{bucket.last_arriver}{share}"
+    before, between = ("rank ", " in ") if plain else ("r", " ")
+    return f"{before}{rank}{between}{percent(share_pct)}" if known(share_pct) else f"{before}{rank}"

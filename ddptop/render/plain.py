@@ -49,6 +49,7 @@ from ddptop.render.trouble import as_of, step_now
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.render.phases import Breakdown
+    from ddptop.render.table import TableColumn
 
 LAST_EVENTS = 6
 """Newest events that are shown; the recording has the rest."""
@@ -341,9 +342,7 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
     if not buckets:
         return []
     columns = bucket_columns(RenderContext(frame), plain=True, most=MAX_BUCKET_ROWS)
-    lines = text_lines(columns, min(len(buckets), MAX_BUCKET_ROWS), width)
-    if len(buckets) > MAX_BUCKET_ROWS:
-        lines.append(f"and {len(buckets) - MAX_BUCKET_ROWS:,} more buckets (--json has them)")
+    lines = _first_rows(columns, len(buckets), "buckets", width)
     if frame.group.clock_free:
         why = frame.group.clock_reason or "the clocks are not compared yet"
         lines.append(f"~ without clocks, arrivals are not shown: {why}")
@@ -356,10 +355,16 @@ def process_group_table(frame: Frame, width: int) -> list[str]:
     if not groups:
         return []
     columns = process_group_columns(RenderContext(frame), plain=True, most=MAX_BUCKET_ROWS)
-    lines = text_lines(columns, min(len(groups), MAX_BUCKET_ROWS), width)
-    if len(groups) > MAX_BUCKET_ROWS:
-        lines.append(f"and {len(groups) - MAX_BUCKET_ROWS:,} more process groups (--json has them)")
+    lines = _first_rows(columns, len(groups), "process groups", width)
     return [*lines, *([ON_HOST] if any(group.on_host for group in groups) else [])]
+
+
+def _first_rows(columns: list[TableColumn], n_rows: int, noun: str, width: int) -> list[str]:
+    """The first rows of a table, and how many more there are."""
+    lines = text_lines(columns, min(n_rows, MAX_BUCKET_ROWS), width)
+    if n_rows > MAX_BUCKET_ROWS:
+        lines.append(f"and {n_rows - MAX_BUCKET_ROWS:,} more {noun} (--json has them)")
+    return lines
 
 
 def _worth_showing(context: RenderContext) -> list[int]:

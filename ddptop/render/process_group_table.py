@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.frames.figures import PROCESS_GROUP_FIGURES, figures_shown
-from ddptop.frames.numbers import UNKNOWN, fixed, percent
+from ddptop.frames.numbers import UNKNOWN, fixed
 from ddptop.frames.phrases import first_ranks
 from ddptop.frames.process_groups import OTHER_DESCRIPTION
 from ddptop.render import table
+from ddptop.render.bucket_table import describe_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,11 +60,7 @@ def _describe_ranks(group: ProcessGroupFigures, _plain: bool) -> str:
 
 
 def _describe_last(group: ProcessGroupFigures, plain: bool) -> str:
-    """`r1 93%`, in `--once` `rank 1 in 93%`."""
-    if group.last_arriver is None:
-        return UNKNOWN
-    before, between = ("rank ", " in ") if plain else ("r", " ")
-    return f"{before}{group.last_arriver}{between}{percent(group.last_arriver_pct)}"
+    return describe_last(group.last_arriver, group.last_arriver_pct, plain=plain)
 
 
 def _describe_lateness(group: ProcessGroupFigures, _plain: bool) -> str:

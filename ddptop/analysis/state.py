@@ -63,6 +63,7 @@ class RunState:
     ) -> None:
         """`window`: complete steps that medians are taken over. `stall_s`: least time without a step before a
         stall; the run's own setting replaces it."""
+        # The run and its messages.
         self.stall_s = stall_s
         self.tail = tail
         """True while only the end of a recording is fed: the rows before a session's first one count as
@@ -78,6 +79,7 @@ class RunState:
         self.incarnation = 0
         """Elastic restarts so far."""
 
+        # Its ranks, their processes, groups and hosts.
         self.table = RankTable()
         """The numbers of all ranks."""
         self.ranks: list[RankState] = []
@@ -92,6 +94,7 @@ class RunState:
         self.timers = TimerBounds()
         self.interruptions = Interruptions()
 
+        # Complete steps, and what follows from them.
         self.log = EventLog()
         self.complete_step: int | None = None
         """The newest step that every rank has reported, in the ranks' present incarnation."""
@@ -110,6 +113,7 @@ class RunState:
         self.preflight = Preflight()
         self.group_arrivals = GroupArrivals()
 
+        # What ranks do outside their steps: start, stall, end.
         self.start = StartWatch()
         self.end = RunEnd()
         self.excuses = StallExcuses()

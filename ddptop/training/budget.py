@@ -273,24 +273,9 @@ class Budget:
         walls, n_steps, n_recorded = self._take_costs(records)
         self._steps += n_steps
         self._walls.extend(walls)
-        elapsed = records[-1].end - records[0].begin
-        if elapsed > 0:
-            self._n_batches += 1
-            # A batch that is taken rarely stands for several: what the first ones took is soon forgotten. A
-            # pause in training does not count.
-            n_periods = min(self.report_every, max(1, round(elapsed / REPORT_NS)))
-            self._publishing.extend([self._published_ns / elapsed] * n_periods)
-            self._published_ns = 0
-            self._accounted_ns += elapsed
+        self._note_elapsed(records[-1].end - records[0].begin)
         step = self.step_ns = median_or_zero(self._walls)
-        after = median_or_zero(self._after) if self._after else WRAPPER_NS
-        # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
-        plain = median_or_zero(self._plain) if self._plain else WRAPPER_NS
-        detail = median_or_zero(self._detail)
-        if self._detail:  # where all recorded steps have detail, that of others is an old one
-            plain = min(plain, detail)
-        recording = in_cold_caches(plain)
-        extra = max(0.0, detail - plain) + max(0.0, in_cold_caches(after) - recording)
+        recording, extra = self._recorded_step_ns()
         recording += checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
@@ -301,21 +286,46 @@ class Budget:
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
+        if self.full_detail:
+            return
         is_short = self._steps < FEWEST_FULL_DETAIL_STEPS or self._accounted_ns < FULL_DETAIL_NS
-        begins = self._steps < FULL_DETAIL_STEPS and is_short
-        if not self.full_detail and begins:
+        if self._steps < FULL_DETAIL_STEPS and is_short:  # training begins
             self.report_every = EACH_PERIOD if step < LONG_STEP_NS else EACH_SECOND_PERIOD
-        elif not self.full_detail:
-            budget = self.budget_pct / 100.0 * step
-            # What is read of all steps does not become rarer while more are recorded, which was saved before.
-            usual = published + self._recording_ns(recording, self._record_every)
-            self._choose_report_every(usual, published, budget)
-            self._choose_readings(usual, budget)
-            self._choose_detail(base, extra, budget)
-            self._choose_record_every(recording, budget * RECORDING_SHARE - published)
-            self._saved_ns += n_steps * (budget - own_ns)
-            self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
-            self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording / 2)
+            return
+        budget = self.budget_pct / 100.0 * step
+        # What is read of all steps does not become rarer while more are recorded, which was saved before.
+        usual = published + self._recording_ns(recording, self._record_every)
+        self._choose_report_every(usual, published, budget)
+        self._choose_readings(usual, budget)
+        self._choose_detail(base, extra, budget)
+        self._choose_record_every(recording, budget * RECORDING_SHARE - published)
+        self._saved_ns += n_steps * (budget - own_ns)
+        self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
+        self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording / 2)
+
+    def _note_elapsed(self, elapsed_ns: int) -> None:
+        """Note how long a batch of steps took, and what the publisher took in it."""
+        if elapsed_ns <= 0:
+            return
+        self._n_batches += 1
+        # A batch that is taken rarely stands for several: what the first ones took is soon forgotten. A
+        # pause in training does not count.
+        n_periods = min(self.report_every, max(1, round(elapsed_ns / REPORT_NS)))
+        self._publishing.extend([self._published_ns / elapsed_ns] * n_periods)
+        self._published_ns = 0
+        self._accounted_ns += elapsed_ns
+
+    def _recorded_step_ns(self) -> tuple[float, float]:
+        """CPU ns that a recorded step takes without bucket detail, and what detail adds to it: in its own
+        step, and at the start of the step after it."""
+        after = median_or_zero(self._after) if self._after else WRAPPER_NS
+        # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
+        plain = median_or_zero(self._plain) if self._plain else WRAPPER_NS
+        detail = median_or_zero(self._detail)
+        if self._detail:  # where all recorded steps have detail, that of others is an old one
+            plain = min(plain, detail)
+        recording = in_cold_caches(plain)
+        return recording, max(0.0, detail - plain) + max(0.0, in_cold_caches(after) - recording)
 
     def _take_costs(self, records: Sequence[StepRecord | LeftOutSteps]) -> tuple[deque[int], int, int]:
         """Take what the recorder has measured of its cost in these steps. Returns how long the newest of them

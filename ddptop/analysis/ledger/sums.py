@@ -468,32 +468,21 @@ class RunLedger:
             measures_aside=self.measures_aside,
         )
         before, self._newest, self._tails = self._newest, int(numbers[-1]), times.tail
-        recorded = ~reduce_rows(np.logical_or, block.shadow)
-        length = np.asarray(median(wall))
-        usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
-        is_long = length > DEAR * usual_ms
-        is_dear = recorded & (is_long | ((numbers == 0) & (length > LONG_FIRST_MS)))
-        is_usual = recorded & ~is_dear & (numbers > 0)
+        lengths = self._compare_lengths(numbers, wall, ~reduce_rows(np.logical_or, block.shadow))
         n_missing = np.diff(numbers, prepend=before if before >= 0 else numbers[0]) - 1
-        between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, gap_ms, n_missing, usual_ms)
-        left_out = round_to_us(
-            np.where(block.shadow, np.minimum(wall, LEFT_OUT * usual_ms[:, None]), 0.0) + scaled_ms
-        )
-        for time in aside:  # in a step without phases they are known all the same
-            step = time.step, time.rank
-            if block.shadow[step]:
-                beyond_ms = float(wall[step] - left_out[step])
-                times.by_class[STEP_CLASSES.index(time.place)][step] = min(time.ms, max(0.0, beyond_ms))
-        kinds, dear = np.full(len(numbers), NO_KIND), None
-        if len(long := np.flatnonzero(is_long & (numbers > 0))):
-            is_marked = np.isin(long, [time.step for time in aside])
-            kinds[long] = _known_kinds(block, long, kinds_of_steps(length[long], is_marked))
-            dear = _find_dear(times, recorded, wall, usual_ms, kinds)
+        between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, gap_ms, n_missing, lengths.usual_ms)
+        without_phases = np.where(block.shadow, np.minimum(wall, LEFT_OUT * lengths.usual_ms[:, None]), 0.0)
+        left_out = round_to_us(without_phases + scaled_ms)
+        if aside:
+            _put_aside_times(times, aside, block.shadow, wall - left_out)
+        long = np.flatnonzero(lengths.is_long & (numbers > 0))
+        kinds = _find_kinds(block, long, lengths.of_step_ms, aside)
+        dear = _find_dear(times, wall, lengths, kinds) if len(long) else None
         dear_before = self.dear
         if dear is not None:
             self.dear = _add_by_kind(dear_before, dear, len(self.left_out))
         sums = self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
-        self._add_usual(sums, times, wall, is_usual)
+        self._add_usual(sums, times, wall, lengths.is_usual)
         ranks = slice(0, wall.shape[1])
         self.left_out[ranks] += left_out.sum(axis=0)
         self.n_steps += len(numbers)
@@ -502,18 +491,23 @@ class RunLedger:
         # Without steps that were lost: of their time no wait is known.
         known_ms = np.where((n_missing > 0)[:, None], scaled_ms, between_ms)
         totals = reduce_rows(np.add, wall) + known_ms.sum(axis=1)
-        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), is_usual, dear)
-        self._add_waits(times.waits, numbers, end_s, is_usual, np.where(is_dear, kinds, NOT_DEAR))
-        waits = _dear_waits(times.waits, numbers, end_s, is_dear)
+        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), lengths.is_usual, dear)
+        kinds_of_dear = np.where(lengths.is_dear, kinds, NOT_DEAR)
+        self._add_waits(times.waits, numbers, end_s, lengths.is_usual, kinds_of_dear)
+        waits = _dear_waits(times.waits, numbers, end_s, lengths.is_dear)
         if dear is None or not self.scales_dear:
             return [wait._replace(kind=int(kinds[at])) for at, wait in waits]
-        n_ranks = len(self.left_out)
-        return [
-            wait._replace(
-                kind=int(kinds[at]), dear=partial(_add_by_kind, dear_before, dear, n_ranks, until=at)
-            )
-            for at, wait in waits
-        ]
+        sum_dear = partial(_add_by_kind, dear_before, dear, len(self.left_out))
+        return [wait._replace(kind=int(kinds[at]), dear=partial(sum_dear, until=at)) for at, wait in waits]
+
+    def _compare_lengths(self, numbers: Column, wall: Column, recorded: Mask) -> StepLengths:
+        """How long n steps of these numbers are; `wall`: (n, ranks) ms, `recorded`: (n,)."""
+        of_step_ms = np.asarray(median(wall))
+        usual_ms = self.usual_length.take(of_step_ms, recorded & (numbers > 0))
+        is_long = of_step_ms > DEAR * usual_ms
+        is_dear = recorded & (is_long | ((numbers == 0) & (of_step_ms > LONG_FIRST_MS)))
+        is_usual = recorded & ~is_dear & (numbers > 0)
+        return StepLengths(of_step_ms, usual_ms, recorded, is_usual, is_dear, is_long)
 
     def _tails_before(self, numbers: Column, n_ranks: int) -> Column | None:
         """(TAIL, ranks) ms of the step before these; None: it is not known."""
@@ -798,18 +792,53 @@ def _median_of_few(values: Sequence[float]) -> float:
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
+class StepLengths(NamedTuple):
+    """How long n steps are beside usual ones, (n,) each."""
+
+    of_step_ms: Column
+    """Median over ranks."""
+    usual_ms: Column
+    recorded: Mask
+    """Whether its phases are known of all ranks."""
+    is_usual: Mask
+    """Recorded, and not dear; a first step is not usual."""
+    is_dear: Mask
+    """Recorded, and dear."""
+    is_long: Mask
+    """As long as a dear step, recorded or not."""
+
+
+def _put_aside_times(
+    times: ClassTimes, aside: Iterable[AsideTime], without_phases: Mask, room_ms: Column
+) -> None:
+    """Give evaluations, saves and compilations their classes in steps without phases, where they are known
+    all the same; at most `room_ms`, (n, ranks)."""
+    for time in aside:
+        step = time.step, time.rank
+        if without_phases[step]:
+            in_class = times.by_class[STEP_CLASSES.index(time.place)]
+            in_class[step] = min(time.ms, max(0.0, float(room_ms[step])))
+
+
 NOT_DEAR = -(2**62)
 """Stands for the kind of a step that is not dear."""
 
 
-def _find_dear(
-    times: ClassTimes, recorded: Mask, wall: Column, usual_ms: Column, kinds: Integers
-) -> DearSteps:
+def _find_kinds(block: StepBlock, long: Indices, of_step_ms: Column, aside: Iterable[AsideTime]) -> Integers:
+    """(n,) the kinds of the `long` steps among n of these lengths; NO_KIND of the others."""
+    kinds = np.full(len(of_step_ms), NO_KIND)
+    if len(long):
+        is_marked = np.isin(long, [time.step for time in aside])
+        kinds[long] = _known_kinds(block, long, kinds_of_steps(of_step_ms[long], is_marked))
+    return kinds
+
+
+def _find_dear(times: ClassTimes, wall: Column, lengths: StepLengths, kinds: Integers) -> DearSteps:
     """The dear steps, recorded and left out; `kinds`: (n,) NO_KIND where a step is none."""
     steps = np.flatnonzero(kinds != NO_KIND)
-    of_steps = wall[steps]
-    as_usual_ms = round_to_us(np.minimum(of_steps, LEFT_OUT * usual_ms[steps, None]))
-    return dear_steps(steps, kinds[steps], recorded[steps], times.by_class[:, steps], of_steps, as_usual_ms)
+    wall_ms, recorded = wall[steps], lengths.recorded[steps]
+    as_usual_ms = round_to_us(np.minimum(wall_ms, LEFT_OUT * lengths.usual_ms[steps, None]))
+    return dear_steps(steps, kinds[steps], recorded, times.by_class[:, steps], wall_ms, as_usual_ms)
 
 
 def _add_by_kind(before: DearSums, dear: DearSteps, n_ranks: int, *, until: int | None = None) -> DearSums:

@@ -386,7 +386,7 @@ class StepEvaluation:
 
         `run`: their indices in `batch`; `exposed_of_passes`: as returned by `_find_exposed_of_passes`."""
         figures, steps = self._figures, [*map(batch.divided, run)]
-        numbers, times = points["step"], points["time_s"]
+        numbers = points["step"]
         window = figures.detail
         if window is None or needs_new_window(window, steps[0], kind):
             window = figures.detail = DetailWindow(
@@ -396,7 +396,7 @@ class StepEvaluation:
                 version=kind.version,
                 newest=-1 if window is None else window.newest,
             )
-            self._note_arrivals(run[0], numbers[run[0]], times[run[0]])
+            self._note_arrivals(run[0], numbers[run[0]], points["time_s"][run[0]])
         backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
         of_run = columns[:, run], places, None if exposed_of_passes is None else exposed_of_passes[run]
@@ -414,28 +414,28 @@ class StepEvaluation:
             else:
                 added.append(part)
             if part.is_judged:
-                last = run[part.stop - 1]
-                if self._own_times_decide(last):
-                    window.flagged = None
-                else:
-                    flag_by_arrivals(window, window.evaluated(int(places[part.stop - 1]) + 1))
-                self._note_arrivals(last, numbers[last], times[last])
-                self._check_agreement(last, numbers[last], times[last])
-                self._check_clocks(window, numbers[last], times[last])
-        for first, stop, clock_free, _ in added:
-            some_steps = run[first:stop]
-            wait, transfer, busbw = evaluated.history(first, stop, clock_free=clock_free)
-            points["busbw_gbps"][some_steps] = busbw
-            backward = columns[3, some_steps].mean(axis=-1) - wait - transfer
-            # There the last gradient of some rank is not known.
-            is_unknown = np.isnan(points["wait_ms"][some_steps])
-            sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
-            for name, values in sampled.items():
-                points[name][some_steps] = np.where(is_unknown, values, points[name][some_steps])
-        return [
+                self._judge_arrivals(window, run[part.stop - 1], int(places[part.stop - 1]), points)
+        details = [
             EvaluatedDetail(run[first:stop], evaluated, first, clock_free)
             for first, stop, clock_free, _ in added
         ]
+        for detail in details:
+            _add_sampled(points, detail, columns[3])
+        return details
+
+    def _judge_arrivals(
+        self, window: DetailWindow, last: int, place: int, points: Mapping[str, Column]
+    ) -> None:
+        """Apply the rules over bucket arrivals after the detailed step that is `last` in the batch and at
+        `place` in the history."""
+        if self._own_times_decide(last):
+            window.flagged = None
+        else:
+            flag_by_arrivals(window, window.evaluated(place + 1))
+        number, time_s = points["step"][last], points["time_s"][last]
+        self._note_arrivals(last, number, time_s)
+        self._check_agreement(last, number, time_s)
+        self._check_clocks(window, number, time_s)
 
     def _find_settled(
         self, window: DetailWindow, evaluated: DetailFigures, points: Column, run: list[int], due: Indices
@@ -560,6 +560,19 @@ class StepEvaluation:
         self._figures.contradicted = contradicted is not None
 
 
+def _add_sampled(points: Mapping[str, Column], detail: EvaluatedDetail, backward: Column) -> None:
+    """Put what bucket detail shows of some steps into history points, where the last gradient of some rank is
+    not known. `backward`: (n, ranks) ms of all steps."""
+    steps, stop = detail.at, detail.first + len(detail.at)
+    wait, transfer, busbw = detail.figures.history(detail.first, stop, clock_free=detail.clock_free)
+    points["busbw_gbps"][steps] = busbw
+    is_unknown = np.isnan(points["wait_ms"][steps])
+    own_backward = backward[steps].mean(axis=-1) - wait - transfer
+    sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": own_backward}
+    for name, values in sampled.items():
+        points[name][steps] = np.where(is_unknown, values, points[name][steps])
+
+
 def _times_ms(block: StepBlock, shadow: Mask) -> Column:
     """(wall and phases, n, ranks) in ms; NaN where a recorder stood aside."""
     columns = np.empty((6, *shadow.shape))
@@ -584,8 +597,9 @@ def _step_parts(columns: Column, parts: Column | None) -> tuple[tuple[Column, Co
     """(n,) exposed wait and exposed transfer of DDP's all-reduces; and the parts of the step, which add up to
     it, by the names of `History`. All are means over ranks.
 
-    Arguments as returned by `_times_ms` and `own_times`. Backward is divided where every rank knows its last
-    gradient. A broadcast of buffers is no forward, but wait and transfer, where all ranks know theirs."""
+    Arguments as returned by `_times_ms` and `compute_own_times`. Backward is divided where every rank knows
+    its last gradient. A broadcast of buffers is no forward, but wait and transfer, where all ranks know
+    theirs."""
     _, data, forward, backward, optimizer, other = columns
     divided = np.full((3, *data.shape), np.nan)
     exposed_parts = divided[1:]
@@ -634,7 +648,7 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
 
     The transfer of a pass is what its last arriver could not hide. Over the whole step another rank may have
     been the last in each, and the least sum would count those waits as transfer. `parts`: as returned by
-    `own_times`, changed in place; `kinds`: of the steps with bucket detail, by their indices.
+    `compute_own_times`, changed in place; `kinds`: of the steps with bucket detail, by their indices.
     """
     exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
     for i, kind in kinds.items():

@@ -16,11 +16,11 @@ from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import FLAGS, WAITED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase
 
 PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
@@ -62,25 +62,14 @@ def compute_own_times(
     `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them, `runs_of_peers`:
     consecutive steps within whose process groups own times are compared alike, and these groups.
     """
-    sent = block.own_fields
-    is_known = sent["before_forward"] >= 0
+    is_known = block.own_fields["before_forward"] >= 0
     if not is_known.any():
         return None, None
     counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & is_known
-    parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), block.own[WAITED] / 1000.0
+    parts, waited = _read_sent_parts(block, counts)
     part = dict(zip(PART_COLUMNS, parts, strict=True))
-    for name in OUTSIDE_PHASES[:3]:
-        np.divide(sent[name], 1000.0, out=part[name])
-    for part_name, (field, units) in MEASURED.items():
-        np.divide(sent[field], units, out=part[part_name])
-    if not counts.all():
-        parts[:, ~counts] = waited[:, ~counts] = np.nan
-    cpu, exposed, buffers = part["cpu"], part["exposed"], part["buffers"]
-    cpu[reduce_rows(np.logical_or, cpu < 0)] = np.nan  # compared only where all ranks know theirs
-    measured = parts[len(PLACES) : len(PLACES) + len(MEASURED)]
-    measured[measured < 0] = np.nan
     wall, data, forward, backward, optimizer, other = columns
-    phases = (data, forward, backward - exposed, optimizer)
+    phases = (data, forward, backward - part["exposed"], optimizer)
     for own_part, phase, wait in zip(parts[:4], phases, waited[:4], strict=True):
         np.subtract(phase, wait, out=own_part)
     before_forward, before_backward, before_optimizer, after_optimizer = parts[4 : len(PLACES)]
@@ -88,13 +77,43 @@ def compute_own_times(
     outside *= 1000
     np.divide(np.rint(outside, out=outside), 1000.0, out=after_optimizer)  # whole microseconds, as sent
     all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
-    np.subtract(all_waited, np.fmax(buffers, 0.0), out=part["waited"])
+    np.subtract(all_waited, np.fmax(part["buffers"], 0.0), out=part["waited"])
     without_backward = wall - backward - (all_waited - waited[2])
     if (unseen := block.integers[FLAGS] & int(Flag.WAITS_UNSEEN) != 0).any():
         without_backward -= np.where(unseen, forward - waited[1], 0.0)  # own time or waiting, as in backward
+    return _compare_with_peers(without_backward, part, counts, runs_of_peers), parts
+
+
+def _read_sent_parts(block: StepBlock, counts: Mask) -> tuple[Column, Column]:
+    """(PART_COLUMNS, n, ranks) in which only what ranks send is filled in, and (PHASES, n, ranks) what they
+    waited in other collectives; both in ms, NaN where not known. `counts`: whether a rank reported a step."""
+    sent = block.own_fields
+    parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), block.own[WAITED] / 1000.0
+    part = dict(zip(PART_COLUMNS, parts, strict=True))
+    for place in OUTSIDE_PHASES[:3]:
+        np.divide(sent[place], 1000.0, out=part[place])
+    for name, (field, units) in MEASURED.items():
+        np.divide(sent[field], units, out=part[name])
+    if not counts.all():
+        parts[:, ~counts] = waited[:, ~counts] = np.nan
+    cpu = part["cpu"]
+    cpu[reduce_rows(np.logical_or, cpu < 0)] = np.nan  # compared only where all ranks know theirs
+    measured = parts[len(PLACES) : len(PLACES) + len(MEASURED)]
+    measured[measured < 0] = np.nan
+    return parts, waited
+
+
+def _compare_with_peers(
+    without_backward: Column,
+    part: Mapping[str, Column],
+    counts: Mask,
+    runs_of_peers: Iterable[tuple[slice, list[Peers]]],
+) -> Column:
+    """(OWN_COLUMNS, n, ranks); fills in the parts that follow from those of the other ranks."""
     times = np.full((len(OWN_COLUMNS), *counts.shape), np.nan)
     own, excess, work_excess = times
     np.add(without_backward, part["backward"], out=own)
+    cpu, exposed, buffers = part["cpu"], part["exposed"], part["buffers"]
     unknown = np.isnan(cpu)
     work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
     exposed_wait, buffers_wait = part["exposed_wait"], part["buffers_wait"]
@@ -110,4 +129,4 @@ def compute_own_times(
             exposed_wait[run, to] = exposed[run, to] - least[:, None]
             least = formulas.transfer_of_step(buffers[run, members], counts[run, members])
             buffers_wait[run, to] = buffers[run, to] - least[:, None]
-    return times, parts
+    return times

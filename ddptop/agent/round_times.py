@@ -1,4 +1,5 @@
-"""When the ranks of a host send, and so when an agent or collector has the least to wake up for."""
+"""When the ranks of a host send, and so when an agent or collector has the least to wake up for; and how long
+it waits for the last of what they send."""
 
 from __future__ import annotations
 
@@ -8,6 +9,12 @@ READ_AT_S = 0.025
 """All ranks send at the same moment, every REPORT_S. They are read together, this much later. Four ranks on
 two cores had sent after 2 ms (median) and 11 ms (90th percentile), and never between 25 and 40 ms but for
 their start and end. Wake-ups are most of what an agent costs, so it has no others."""
+
+LAST_MESSAGES_NS = 2 * NS
+"""How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
+
+QUIET_NS = NS // 10
+"""Without a message for this long, and with no rank to wait for, everything has arrived."""
 
 
 def s_until_sent(now_ns: int) -> float:

@@ -20,7 +20,7 @@ from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import Outbox
 from ddptop.agent.rank_relay import RankRelay
-from ddptop.agent.round_times import next_second_ns, s_until_sent
+from ddptop.agent.round_times import LAST_MESSAGES_NS, QUIET_NS, next_second_ns, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
@@ -46,12 +46,6 @@ LAST_PAUSE_S = 0.01
 
 UNREACHED_NS = 3 * NS
 """The collector is unreachable after this silence. Its replies come at least once a second."""
-
-LAST_MESSAGES_NS = 2 * NS
-"""How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
-
-QUIET_NS = NS // 10
-"""Without a message for this long, and with no rank to wait for, everything has arrived."""
 
 # A file system takes 255 bytes of a name, and the name of the host and a number come behind it.
 MAX_NAME = 100

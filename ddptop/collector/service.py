@@ -17,7 +17,7 @@ from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
-from ddptop.agent.round_times import READ_AT_S, s_until_sent
+from ddptop.agent.round_times import LAST_MESSAGES_NS, QUIET_NS, READ_AT_S, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
 from ddptop.analysis.ledger.recorded import VERSION as LEDGER_VERSION
@@ -64,9 +64,6 @@ PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
 long as the round, within these bounds: the least pause, the least one while messages of other hosts are held
 back, and the longest. A pause that would end about when held messages are due ends exactly then."""
 
-LAST_MESSAGES_NS = 2 * NS
-"""How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
-
 OTHER_HOSTS_NS = NS * 6 // 10
 """How long the end of the run waits for ranks of other hosts. The launcher waits meanwhile, a second at
 most."""
@@ -76,9 +73,6 @@ BACKGROUND_NS = 30 * NS
 
 CATCH_UP_NS = NS
 """Longest round after an interruption, in which everything that waits is read."""
-
-QUIET_NS = NS // 10
-"""Without a message for this long, and with no rank to wait for, everything has arrived."""
 
 LAST_ACKS_NS = NS // 4
 """How long agents have to receive their last acks."""
@@ -364,13 +358,16 @@ class Collector:
             self._only_host.report_if_due(now_ns)
         # Otherwise the next round begins at once: more has arrived than one round reads.
         if self.intake.emptied:
-            ended_ns = time.monotonic_ns()
-            left_ns = self.intake.held_until_ns - ended_ns
-            least_ns = PAUSE_NS[1 if left_ns > PAUSE_NS[0] else 0]
-            pause_ns = min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2])
-            # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
-            time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
+            self._pause_after_round(now_ns)
         return arrived
+
+    def _pause_after_round(self, begun_ns: int) -> None:
+        ended_ns = time.monotonic_ns()
+        left_ns = self.intake.held_until_ns - ended_ns
+        least_ns = PAUSE_NS[1 if left_ns > PAUSE_NS[0] else 0]
+        pause_ns = min(max(least_ns, 4 * (ended_ns - begun_ns)), PAUSE_NS[2])
+        # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
+        time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
 
     def _fill_folder(self) -> None:
         """Bind and write into the run's folder, which was made again."""

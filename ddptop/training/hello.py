@@ -38,5 +38,5 @@ def make_hello(rank: int, world_size: int, session: int | None = None) -> Hello:
 
 
 def renew_hello(hello: Hello, timing_path: str) -> Hello:
-    """The same HELLO with both clocks read together now."""
+    """A HELLO like this one, with both clocks read together now."""
     return replace(hello, timing_path=timing_path, monotonic_ns=time.monotonic_ns(), unix_ns=time.time_ns())

@@ -89,4 +89,4 @@ def looks(
 
 def straggler(window: DetailWindow, steps: int) -> Straggler | None:
     """The figures of the rank flagged now."""
-    return arrival_flags.straggler(window, window.evaluated(steps))
+    return arrival_flags.find_straggler(window, window.evaluated(steps))

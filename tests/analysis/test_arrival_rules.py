@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.arrival_flags import cause
+from ddptop.analysis.straggler.arrival_flags import find_cause
 from ddptop.analysis.straggler.arrival_rules import measure
 from tests.analysis.arrivals import looks
 from tests.made_up_run import bucket, feed_together
@@ -64,9 +64,9 @@ def test_the_cause_is_mixed_when_no_phase_holds_four_fifths(make_world) -> None:
 
 
 def test_causes() -> None:
-    assert cause({"data": 8.0, "forward": 2.0, "backward": -5.0}) == "data"
-    assert cause({"data": 7.9, "forward": 2.1, "backward": 0.0}) == "mixed"
-    assert cause({"data": 0.0, "forward": -1.0}) is None
+    assert find_cause({"data": 8.0, "forward": 2.0, "backward": -5.0}) == "data"
+    assert find_cause({"data": 7.9, "forward": 2.1, "backward": 0.0}) == "mixed"
+    assert find_cause({"data": 0.0, "forward": -1.0}) is None
 
 
 @pytest.mark.parametrize("slow", [(1, 3), (0, 3)])

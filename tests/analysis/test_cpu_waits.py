@@ -10,7 +10,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.own_times import OWN_COLUMNS, PART_COLUMNS
 from ddptop.analysis.steps.windows import STEP_COLUMNS, StepWindow
-from ddptop.analysis.straggler.cost import figures_of, slow_transfer, what_if
+from ddptop.analysis.straggler.cost import compute_what_if, measure_straggler, slow_transfer_ms
 from ddptop.analysis.straggler.cpu_waits import throttled, waits_by_quota
 from ddptop.analysis.straggler.own_time_flags import StepFlagging
 from ddptop.frames.phrases import straggler_phrase
@@ -52,7 +52,7 @@ def flags_of(work, waits, *, known: bool = True, pauses=None, at_once: int = 8):
             flagging.evaluate(window, np.arange(at + 7, first + at_once, 8), groups)
             flag = flags.flag
             slots = np.arange(max(0, at - 92), at + 8)
-            seen.append((at + 8, flag, None if flag is None else figures_of(window, flag, slots)))
+            seen.append((at + 8, flag, None if flag is None else measure_straggler(window, flag, slots)))
     return seen
 
 
@@ -329,13 +329,15 @@ def test_what_a_waiting_rank_costs_has_its_slow_part_in_the_all_reduces() -> Non
         window.add_own(own_columns, np.stack([parts.get(name, zeros) for name in PART_COLUMNS])[:, run])
     flag = StepFlag((1,), "persistent", 100, 20.0, np.arange(2), "cpu")
     slots = np.arange(100, 200)
-    longer = slow_transfer(window, slots, flag)
+    longer = slow_transfer_ms(window, slots, flag)
     assert longer == pytest.approx(np.full(100, 5.0), abs=1e-4)
-    without = what_if(window, slots, (1,), flag.members, "cpu", transfer_ms=longer).no_straggler_ms
+    without = compute_what_if(window, slots, (1,), flag.members, "cpu", transfer_ms=longer).no_straggler_ms
     assert without == pytest.approx(10.0, abs=1e-3), "8 of work and 2 of transfer"
-    assert what_if(window, slots, (1,), flag.members, "cpu").no_straggler_ms == pytest.approx(15.0, abs=1e-3)
+    assert compute_what_if(window, slots, (1,), flag.members, "cpu").no_straggler_ms == pytest.approx(
+        15.0, abs=1e-3
+    )
     late = StepFlag((1,), "persistent", 0, 20.0, np.arange(2), "cpu")
-    assert slow_transfer(window, slots, late).max() == 0.0, "how long it takes without is not known"
+    assert slow_transfer_ms(window, slots, late).max() == 0.0, "how long it takes without is not known"
 
 
 def usages(world, **fields):

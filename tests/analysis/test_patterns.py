@@ -293,7 +293,7 @@ def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, 
             columns = [window.ranks.of(name, slots) for name in ("exposed", "self", "part_forward")]
             more = [window.best_self, *(scope.bound_ms(slots) for scope in window.scopes.values())]
             held.append(len(window.ranks.recent(1000)))
-            found.append((at, flag, arrival_flags.straggler(window, slots), np.stack(columns), *more))
+            found.append((at, flag, arrival_flags.find_straggler(window, slots), np.stack(columns), *more))
         return found
 
     late = np.abs(np.random.default_rng(3).normal(0, 0.3, (200, windows.MANY_RANKS)))

@@ -32,9 +32,9 @@ from ddptop.analysis.steps.windows import (
     DetailWindow,
 )
 from ddptop.analysis.straggler.agreement import agreements, arrivals_disagree
-from ddptop.analysis.straggler.arrival_flags import flag_by_arrivals, straggler
+from ddptop.analysis.straggler.arrival_flags import find_straggler, flag_by_arrivals
 from ddptop.analysis.straggler.arrival_rules import FLAG_STEPS
-from ddptop.analysis.straggler.cost import figures_of, shown_place
+from ddptop.analysis.straggler.cost import measure_straggler, shown_place
 from ddptop.analysis.straggler.own_time_flags import StepFlagging
 from ddptop.analysis.straggler.own_time_rules import EVERY
 from ddptop.frames.causes import cause_phrase
@@ -473,14 +473,14 @@ class StepEvaluation:
                 members = [np.arange(figures.world)[peers.to] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self._flagging.evaluate(steps, slots[n:], self._compared_ranks)
-            flag, stop, flagged_figures = flags.flag, first + i + 1, None
+            flag, stop, flagged = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue
             if flag is not None:
                 judged = np.arange(max(0, flag.since, stop - OWN_STEPS), stop)
-                flagged_figures = figures_of(steps, flag, judged)
-                flagged_figures = replace(flagged_figures, place=shown_place(steps, judged, flagged_figures))
-            self._note_flag(None if flag is None else flag.rank, flagged_figures, numbers[i], times[i])
+                flagged = measure_straggler(steps, flag, judged)
+                flagged = replace(flagged, place=shown_place(steps, judged, flagged))
+            self._note_flag(None if flag is None else flag.rank, flagged, numbers[i], times[i])
 
     def _own_times_decide(self, index: int) -> bool:
         """Whether ranks are flagged by every step's own times, and not by arrivals; `index`: of the step in
@@ -498,7 +498,7 @@ class StepEvaluation:
             return
         late_rank = None
         if rank is not None and window is not None:
-            late_rank = straggler(window, window.group.recent(FLAG_STEPS))
+            late_rank = find_straggler(window, window.group.recent(FLAG_STEPS))
         self._note_flag(rank, late_rank, step, time_s)
 
     def _note_flag(self, rank: int | None, late: Straggler | None, step: float, time_s: float) -> None:

@@ -62,7 +62,7 @@ def shows_in_own_time(
     return bool(median(over) >= least)
 
 
-def cause(parts: dict[StepPhase, float]) -> Cause | None:
+def find_cause(parts: dict[StepPhase, float]) -> Cause | None:
     """The phase with at least CAUSE_SHARE of the excess, else `mixed`; None: there is no excess."""
     over = {phase: ms for phase, ms in parts.items() if ms > 0}
     if not over:
@@ -135,33 +135,35 @@ def is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
     """Whether the lateness of a flagged rank shows in its own time as well."""
     window, newest = detail.scopes[flag.scope], detail.group.recent(arrival_rules.NEWEST)
     for steps in (newest, slots):
-        figures = _straggler_of(detail, flag, steps)
+        figures = _measure_flagged(detail, flag, steps)
         if figures is not None and shows_in_own_time(detail, window, steps, flag.rank, figures):
             return True
     return False
 
 
-def straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
+def find_straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
     """The figures of the flagged rank over these steps, with the cause; None when they no longer meet the
     thresholds, or no rank is flagged."""
-    return None if detail.flagged is None else _straggler_of(detail, detail.flagged, slots)
+    return None if detail.flagged is None else _measure_flagged(detail, detail.flagged, slots)
 
 
-def _straggler_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggler | None:
-    """`straggler` of a flagged rank."""
+def _measure_flagged(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggler | None:
+    """`find_straggler` of a flagged rank."""
     window = detail.scopes.get(flag.scope)
     if window is None or not len(slots):
         return None
     if flag.pattern == "persistent":
-        return _persistent(detail, window, slots, flag)
+        return _measure_persistent(detail, window, slots, flag)
     if flag.pattern == "intermittent":
         late_pattern = arrival_rules.intermittent(window)
     else:
         late_pattern = arrival_rules.rotating(window, flag.rank)
-    return None if late_pattern is None else _of_pattern(detail, window, slots, flag, late_pattern)
+    return None if late_pattern is None else _measure_pattern(detail, window, slots, flag, late_pattern)
 
 
-def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged) -> Straggler | None:
+def _measure_persistent(
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged
+) -> Straggler | None:
     result = arrival_rules.measure_while_late(window, slots, flag.rank)
     if result is None:
         return None
@@ -183,31 +185,37 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
         recoverable_ms=measured.recoverable_ms,
         cost_pct=measured.cost_pct,
         last_pct=100 * measured.share,
-        cause=cause(parts),
+        cause=find_cause(parts),
         parts_ms=parts,
         ranks=tuple(window.scope.ranks[rank] for rank in measured.ranks) if len(measured.ranks) > 1 else (),
     )
 
 
-def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged, found: arrival_rules.LatePattern
+def _measure_pattern(
+    detail: DetailWindow,
+    window: ScopeWindow,
+    slots: Indices,
+    flag: Flagged,
+    late_pattern: arrival_rules.LatePattern,
 ) -> Straggler:
     """An intermittent or rotating straggler: lateness and cause over the late steps only."""
     last = window.group.of("last", slots)
-    clear = (window.group.of("recoverable", slots) > found.clear_ms) & np.isin(last, found.ranks)
+    clear = (window.group.of("recoverable", slots) > late_pattern.clear_ms) & np.isin(
+        last, late_pattern.ranks
+    )
     late = clear[:, None] & (last[:, None] == np.arange(len(window.members)))
     lateness = window.ranks.of("lateness", slots).T[late]
     parts = excess_by_phase(detail, window, slots, late) if late.any() else {}
-    ranks = tuple(window.scope.ranks[rank] for rank in found.ranks)
+    ranks = tuple(window.scope.ranks[rank] for rank in late_pattern.ranks)
     return Straggler(
         rank=flag.global_rank,
         pattern=flag.pattern,
-        lateness_ms=float(median(lateness)) if len(lateness) else found.recoverable_ms,
+        lateness_ms=float(median(lateness)) if len(lateness) else late_pattern.recoverable_ms,
         bound_ms=float(window.bound_ms(slots)[flag.rank]),
-        recoverable_ms=found.recoverable_ms,
-        cost_pct=found.cost_pct,
-        last_pct=100 * found.share,
-        cause=cause(parts),
+        recoverable_ms=late_pattern.recoverable_ms,
+        cost_pct=late_pattern.cost_pct,
+        last_pct=100 * late_pattern.share,
+        cause=find_cause(parts),
         parts_ms=parts,
         ranks=ranks if len(ranks) > 1 else (),
     )

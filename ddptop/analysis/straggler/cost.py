@@ -86,7 +86,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     straggler = suspect = None
     if len(slots):
         evaluated = window.evaluated(end)
-        straggler = arrival_flags.straggler(window, evaluated)
+        straggler = arrival_flags.find_straggler(window, evaluated)
         suspect = suspects.by_arrivals(window, evaluated) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
@@ -97,7 +97,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
             steps = steps[points >= int(window.group.of("point", slots[:1])[0])]
     detail = DetailMedians(window, slots, figures.world)
     if straggler is not None:
-        straggler = arrival_flags.straggler(window, slots) or straggler
+        straggler = arrival_flags.find_straggler(window, slots) or straggler
     return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()))
 
 
@@ -190,20 +190,22 @@ def _from_every_step(figures: Figures) -> FrameSteps:
         suspected = () if suspect is None else (suspect.rank,)
         return shown._replace(
             suspect=suspect,
-            what_if=what_if(all_steps, steps, suspected, flags.members, before=figures.unevenness),
+            what_if=compute_what_if(all_steps, steps, suspected, flags.members, before=figures.unevenness),
         )
     judged = steps
     if flag.pattern != "persistent":
         judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
     ranks = () if flag.pattern == "rotating" else flag.ranks
-    straggler = figures_of(all_steps, flag, judged)
+    straggler = measure_straggler(all_steps, flag, judged)
     in_turn, place = flag.pattern == "rotating", straggler.place
-    transfer_ms = slow_transfer(all_steps, steps, flag) if place == "cpu" else None
-    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=in_turn, transfer_ms=transfer_ms)
+    transfer_ms = slow_transfer_ms(all_steps, steps, flag) if place == "cpu" else None
+    gained = compute_what_if(
+        all_steps, steps, ranks, flag.members, place, rotating=in_turn, transfer_ms=transfer_ms
+    )
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
         gain = ms_saved_without(all_steps, judged, ranks, flag.members, place)
-        gain = gain if transfer_ms is None else gain + slow_transfer(all_steps, judged, flag)
+        gain = gain if transfer_ms is None else gain + slow_transfer_ms(all_steps, judged, flag)
         cost_pct = 100 * float(mean(gain))
         wall_ms = float(mean(all_steps.wall(judged)))
         cost_pct = cost_pct / wall_ms if wall_ms > 0 else 0.0
@@ -327,7 +329,7 @@ class _Beside(NamedTuple):
         return values[self.main] - self._usual(values) if self.n_persistent else self.excess(values)
 
 
-def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
+def measure_straggler(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     """The figures of the flagged ranks over these steps, without their cost."""
     excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, flag.members)
     late, is_last = _late_in(flag, steps, slots, excess)
@@ -366,7 +368,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         recoverable_ms=number_or_none(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
-        cause=arrival_flags.cause(parts) if place is None else causes.of_place(place),
+        cause=arrival_flags.find_cause(parts) if place is None else causes.of_place(place),
         parts_ms=parts,
         ranks=flag.ranks if len(flag.ranks) > 1 else (),
         place=place,
@@ -412,7 +414,7 @@ CALM_STEPS, SLOW_TRANSFER, SLOW_TRANSFER_MS = 16, 1.5, 0.3
 multiple of that on, and by so much."""
 
 
-def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
+def slow_transfer_ms(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
     """(n,) ms by which the transfer of a step takes longer because a rank that waits for a CPU does so in the
     all-reduces as well: none of its own time, but its own doing.
 
@@ -421,14 +423,14 @@ def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
     """
     before = np.arange(max(0, flag.since - OWN_STEPS), flag.since)
     before = before[before >= steps.for_maps(OWN_STEPS)[0]]
-    calm, transfer = (_transfer(steps, some_slots, flag.members) for some_slots in (before, slots))
+    calm, transfer = (_transfer_ms(steps, some_slots, flag.members) for some_slots in (before, slots))
     calm = calm[~np.isnan(calm)]
     usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(quantile(transfer, 0.1))
     slow = transfer > max(SLOW_TRANSFER * usual_ms, usual_ms + SLOW_TRANSFER_MS)
     return np.asarray(np.where(slow, transfer - usual_ms, 0.0))
 
 
-def _transfer(steps: StepWindow, slots: Indices, members: Indices) -> Column:
+def _transfer_ms(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     """(n,) the transfer of each step: the least exposed communication of these ranks."""
     if not len(slots):
         return np.empty(0)
@@ -461,7 +463,7 @@ def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) 
     return late, is_last
 
 
-def what_if(
+def compute_what_if(
     steps: StepWindow,
     slots: Indices,
     ranks: tuple[int, ...],

@@ -428,7 +428,7 @@ class StepFlagging:
             total = steps.excess if place in (None, "gc") else steps.work_excess
             excess = total(hits, group.members[rows[list(late.ranks)]])
             if median(excess[0]) >= own_time_rules.AGREES * late.level_ms:
-                return _flag(late, "intermittent", group, rows, slots, place)
+                return _make_flag(late, "intermittent", group, rows, slots, place)
         late = None
         if group.may_rotate:
             turning = is_held and flag is not None and flag.pattern == "rotating"
@@ -438,7 +438,7 @@ class StepFlagging:
             late = _find_uneven_work(group, steps, slots, is_held)
         if late is None:
             return None
-        rotating_flag = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
+        rotating_flag = _make_flag(late, "rotating", group, np.arange(len(group.members)), slots)
         return rotating_flag if flag is None else rotating_flag.led_by(flag.rank)
 
 
@@ -630,7 +630,7 @@ def _is_brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     return not float(median(backward - np.nan_to_num(waited))) >= own_time_rules.CAUSE_SHARE * flag.level_ms
 
 
-def _flag(
+def _make_flag(
     late: Late, pattern: Pattern, group: _Group, rows: Indices, slots: Indices, place: OwnPlace | None = None
 ) -> StepFlag:
     """`rows`: the members that the rule was given, `slots`: the steps."""

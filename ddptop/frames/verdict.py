@@ -239,7 +239,8 @@ def _in_long_step(frame: Frame) -> Verdict:
     line = samples_phrase(running[0]) if running else ""
     detail = " · ".join(part for part in (line, _usual_length(frame), _last_step(frame), usual) if part)
     kind: VerdictKind = _ACTIVITY_KINDS.get(frame.activities[0].kind, "long_step")
-    return Verdict(kind, "busy", sentence, detail)
+    brief = activities_phrase(frame.activities, frame.run.world_size)
+    return Verdict(kind, "busy", sentence, detail, brief)
 
 
 def _usual_length(frame: Frame) -> str:

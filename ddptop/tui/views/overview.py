@@ -146,6 +146,9 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
     if shown.kind in GRAVE_STATES:
         return scene.clean(trouble_brief(shown, room))
     short = scene.clean(shown.short or shown.sentence)
+    if shown.kind == "uneven" and text_width(short) > room:
+        short = short.rpartition(" · ")[2]  # what is lost comes before that no rank is to blame
+        short = short if text_width(short) <= room else short.partition(" of ")[0]
     ends = [
         end.start()
         for end in re.finditer(r" · | \| |; |: |$", short)

@@ -201,7 +201,9 @@ def draw_first_action(scene: Scene, width: int, most: int = 1) -> list[Line]:
     ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
     if not action:
         return []
-    for end in reversed(ends):
+    # Where no clause fits, its begin is one without the place, which is named elsewhere.
+    places = [end.start() for end in re.finditer(r" (?:in|on|\() ?", action[: room + 1])]
+    for end in (*reversed(ends), *reversed(places)):
         if len(lines := draw_advice(action[:end], width, indent=0)) <= most:
             return lines
     return draw_advice(action, width, most, indent=0)

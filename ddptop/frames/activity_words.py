@@ -37,7 +37,7 @@ STATE_WORDS: Mapping[ActivityKind, str] = MappingProxyType({"evaluate": "EVALUAT
 """In place of the run's state `LIVE`; others are a `LONG STEP`, a declared phase has its own name."""
 
 SHORT_WORDS: Mapping[ActivityKind, str] = MappingProxyType(
-    {"declared": "phase", "evaluate": "eval", "save": "saves", "wait": "waits"}
+    {"declared": "phase", "evaluate": "eval", "save": "saving", "wait": "waiting"}
 )
 """In a column of ranks; others are `busy`."""
 
@@ -48,16 +48,16 @@ MOST_NAMED = 3
 """Groups of ranks in the sentence: the JSON has all."""
 
 
-def activities_phrase(activities: Sequence[LongActivity], world: int, now_s: float) -> str:
+def activities_phrase(activities: Sequence[LongActivity], world: int, now_s: float | None = None) -> str:
     """`rank 0 has been evaluating for 18 s · ranks 1 to 3 are waiting in barrier`: the age of what comes
-    first."""
+    first; without `now_s` no age, as in `rank 0 is evaluating`."""
     parts = []
     for number, activity in enumerate(activities[:MOST_NAMED]):
         ranks, alone = activity.ranks, len(activity.ranks) == 1
         who = f"all {world:,} ranks" if len(ranks) == world > 1 else ranks_range(ranks)
         name = activity.name or ("a collective" if activity.kind == "wait" else "")
         does = _WORDS[activity.kind].format(name=name, its="its" if alone else "their")
-        if number == 0:
+        if number == 0 and now_s is not None:
             lasts = duration(max(0.0, now_s - activity.since_s))
             parts.append(f"{who} {'has' if alone else 'have'} been {does} for {lasts}")
         else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.columns import distinct_texts, keep_newest
 from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
@@ -164,7 +165,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
         return f"{sign} joined", role
     if word == "live" and rank in context.activity_words:
         does = context.activity_words[rank]
-        return f"○ {does}", "dim" if does == "waits" else "accent"
+        return f"○ {does}", "dim" if does == SHORT_WORDS["wait"] else "accent"
     text = f"{sign} {word_of_state(word, context.frame.source)}"
     is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age

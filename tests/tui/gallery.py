@@ -148,14 +148,17 @@ def frame_of(world: str) -> Frame:
 
 @cache
 def opened(world: str, size: str, ascii_only: bool) -> Sketch:
-    """The overview of a state, with which each page begins."""
-    return Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only)
+    """The overview of a state, with which each page begins, with the parts of the frame that it asks for."""
+    overview = Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only)
+    overview.repaint()
+    return overview
 
 
 def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list[Line]:
     """The picture of a view."""
     like = opened(world, size, ascii_only)
-    person = Sketch(StepsSource(frame_of(world)), SIZES[size], ascii_only, like)
+    assert like.shown is not None
+    person = Sketch(StepsSource(like.shown), SIZES[size], ascii_only, like)
     person.press(*PAGES[view])
     if view == "rank" and person.view.name == "overview":  # it has unfolded a host
         person.press("down", "enter")

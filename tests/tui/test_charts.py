@@ -98,7 +98,7 @@ def test_the_axis_shows_when_ranks_evaluated_and_saved(ascii_only: bool, signs: 
     past = ActivitySpan("evaluate", end_s - 300, end_s - 200), ActivitySpan("save", end_s - 200, end_s - 190)
     drawn = draw_charts(Scene(replace(frame, past_activities=past), Place(), ascii_only=ascii_only), 160, 26)
     title, *_, axis = map(str, drawn.lines)
-    assert f"{signs[0]} eval {signs[1]} saves" in title
+    assert f"{signs[0]} eval {signs[1]} saving" in title
     assert f"{signs[0] * 3}{signs[1]}" in axis
     untouched = draw_charts(Scene(frame, Place(), ascii_only=ascii_only), 160, 26)
     assert "eval" not in str(untouched.lines[0])
@@ -524,8 +524,8 @@ def test_a_chart_over_a_whole_run_of_any_length_ends_at_its_border() -> None:
 
 
 def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
-    assert "═ straggler" in page(straggler(), place_at("overview"), (160, 50))
-    assert "═ straggler" not in page(live(), place_at("overview"), (160, 50))
+    assert "═ slow rank" in page(straggler(), place_at("overview"), (160, 50))
+    assert "═ slow rank" not in page(live(), place_at("overview"), (160, 50))
 
 
 def test_the_page_of_a_rank_has_its_excess_over_the_last_minutes_with_a_gap_where_it_is_not_known() -> None:

@@ -420,7 +420,7 @@ def test_only_the_rank_that_it_is_due_to_is_marked() -> None:
         assert words.count(own) == 1 and words.count(others) == 3
         assert sketch(FakeSource(frame), (80, 24)).count(f"○ {others}") == 3
     lanes = sketch(FakeSource(missing()), (80, 24), "2").splitlines()
-    assert [line[:5] for line in lanes if line.endswith("waits")] == [" r0  ", " r2  ", " r3  "]
+    assert [line[:5] for line in lanes if line.endswith("waiting")] == [" r0  ", " r2  ", " r3  "]
     hosts = sketch(FakeSource(spread(died(), 2)), (80, 24), "8")
     assert re.search(r"gpu-001\S* +✗ failed", hosts) and "finished" not in hosts
     alike = [replace(death, reason="ValueError: shard 7 is empty") for death in died().deaths]
@@ -482,7 +482,7 @@ def test_in_one_line_no_figure_lacks_what_it_is_of() -> None:
         assert sketch(FakeSource(CASES[case]()), (30, 6)).splitlines()[1] == line
     uneven = replace(live(), group=replace(live().group, no_straggler_ms=20.0))
     short = "no rank is consistently slow"
-    for width, words in ((30, short), (55, f"{short} · waiting costs 25%")):
+    for width, words in ((30, "waiting costs 25%"), (55, f"{short} · waiting costs 25%")):
         assert sketch(FakeSource(uneven), (width, 6)).splitlines()[1] == f"● {words}"
     assert sketch(FakeSource(live()), (40, 6)).splitlines()[1] == "● no rank is slow · waiting costs 0.8%"
 

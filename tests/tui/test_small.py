@@ -365,3 +365,27 @@ def test_the_bars_of_two_ranks_are_two_lines_high_on_a_usual_terminal() -> None:
         return next(row for row, line in enumerate(lines) if "optimizer" in line) - first - 1
 
     assert [bars(ranks) for ranks in (2, 3, 4)] == [4, 3, 4]
+
+
+def test_on_one_line_the_verdict_has_no_half_of_a_word() -> None:
+    shown = {"evaluating": "○ rank 0 is evaluating", "with a bill": "● waiting costs 33% ±3%"}
+    for world, line in shown.items():
+        assert str(lines_of(world, "overview", "30x6")[1]).rstrip() == line
+
+
+def test_what_to_try_is_cut_before_the_place_and_not_in_the_middle() -> None:
+    shown = {"stall": "find out what holds rank 1", "dead": "fix the ValueError in data.py:31 read"}
+    for world, words in shown.items():
+        lines = [str(line).strip("▌ ") for line in lines_of(world, "overview", "50x24")]
+        assert f"try: {words}" in lines, lines
+
+
+def test_a_rank_that_evaluates_waits_or_saves_has_one_word_for_it() -> None:
+    words = "\n".join(map(str, lines_of("evaluating", "overview", "80x24")))
+    assert words.count("○ waiting") == 3 and "waits" not in words
+    assert "▤ saving" in "\n".join(map(str, lines_of("with a bill", "overview", "80x24")))
+
+
+def test_pictures_of_the_overview_have_the_parts_that_it_asks_for() -> None:
+    lines = [str(line) for line in lines_of("straggler", "overview", "160x50")]
+    assert any("of each rank in each step" in line and "last 149 steps" in line for line in lines)

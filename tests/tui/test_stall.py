@@ -223,7 +223,7 @@ def test_header_and_timeline_show_the_step_that_is_stuck(size: tuple[int, int]) 
     }
     if size[1] > 6:
         assert lanes["r1"].rstrip().endswith("missing")
-        assert all(lanes[f"r{rank}"].rstrip().endswith("waits") for rank in (0, 2, 3))
+        assert all(lanes[f"r{rank}"].rstrip().endswith("waiting") for rank in (0, 2, 3))
 
 
 def test_the_steps_before_the_stuck_one_can_be_picked() -> None:

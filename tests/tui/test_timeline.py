@@ -58,9 +58,9 @@ def test_an_evaluation_and_a_save_have_signs_and_a_legend(plain: bool, signs: st
     text = page(replace(straggler(), timeline=shown), place_at("timeline"), SIZES["80x24"], plain=plain)
     lane = next(line for line in text.splitlines() if "r1 " in line and "exposed" in line)
     assert f"{signs[0] * 2}{signs[1] * 2}" in lane
-    assert f"{signs[0]} evaluates  {signs[1]} saves" in text
+    assert f"{signs[0]} evaluating  {signs[1]} saving" in text
     usual_text = page(replace(straggler(), timeline=usual), place_at("timeline"), SIZES["80x24"], plain=plain)
-    assert "evaluates" not in usual_text
+    assert "evaluating" not in usual_text
 
 
 def test_ascii() -> None:

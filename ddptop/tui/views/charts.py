@@ -61,7 +61,7 @@ MIN_ROWS = 8
 SHARE_REACH = 10.0
 """Per cent: a healthy run's fraction of one is a thin line at the foot of its chart."""
 
-EPISODE = "═ straggler"
+EPISODE = "═ slow rank"
 """What the axis means where a rank was flagged; once, in the first title."""
 
 ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}

@@ -23,6 +23,7 @@ WORDS = {
     "skew": "the ranks' own times differ, so all wait for the slowest one",
     "wait, transfer": "the part of an all-reduce before its last rank joins, and after it",
     "overlapped": "communication while backward computes: it costs no time",
+    "exposed": "communication that is not overlapped: the step is longer by it",
     "without waiting": "the step if no rank had to wait for a slower one",
     "if communication were hidden": "the step if all communication were overlapped",
     "overhead": "share of the step that ddptop itself takes",

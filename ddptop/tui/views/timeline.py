@@ -142,7 +142,7 @@ def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
         parts.insert(0, f"step {count(rank_step)}")
     elif known(buckets_sent) and buckets_sent >= 0:
         parts.append(f"{counted(int(buckets_sent), 'bucket')} sent")
-    parts.append("waits" if rank in stall.waiting else "missing" if rank in stall.ranks else "")
+    parts.append("waiting" if rank in stall.waiting else "missing" if rank in stall.ranks else "")
     return ", ".join(part for part in parts if part)
 
 
@@ -300,7 +300,7 @@ def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     drawn = {span.name for lane in shown.lanes for span in lane.spans}
     texts: list[tuple[tuple[str, str], Role, str]] = [
         ((part.glyph, part.plain), part.role, text)
-        for part, text in ((EVALUATION, "evaluates"), (SAVING, "saves"))
+        for part, text in ((EVALUATION, "evaluating"), (SAVING, "saving"))
         if part.name in drawn
     ]
     if shown.detailed:

@@ -361,8 +361,9 @@ def _no_straggler(frame: Frame) -> Verdict:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
         often = f": one step in {every} has them" if every and every > 1 else ""
         often += f"{', ' if often else ': '}{why}" if why else ""
-        sentence = f"too few timed buckets yet to compare the ranks{often}"
-        return Verdict("little_detail", "busy", sentence, step_line(frame))
+        brief = "too few timed buckets yet"
+        sentence = f"{brief} to compare the ranks{often}"
+        return Verdict("little_detail", "busy", sentence, step_line(frame), brief)
     return _judge_skew(frame)
 
 

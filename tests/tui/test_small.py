@@ -15,15 +15,16 @@ from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.overview import draw_verdict, verdict_height
 from ddptop.tui.views.why import draw_waits
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
+from tests.tui.fake import CASES, FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
-from tests.tui.gallery import SIZES, frame_of, lines_of
+from tests.tui.gallery import SIZES, WORLDS, frame_of, lines_of
 from tests.tui.pages import place_at
-from tests.tui.troubles import died, drifting, missing
+from tests.tui.troubles import died, drifting, mismatch, missing
 
 
 def test_the_last_line_that_fits_says_that_there_is_more() -> None:
@@ -389,3 +390,18 @@ def test_a_rank_that_evaluates_waits_or_saves_has_one_word_for_it() -> None:
 def test_pictures_of_the_overview_have_the_parts_that_it_asks_for() -> None:
     lines = [str(line) for line in lines_of("straggler", "overview", "160x50")]
     assert any("of each rank in each step" in line and "last 149 steps" in line for line in lines)
+
+
+@pytest.mark.parametrize("size", ["80x24", "67x19", "50x24", "30x6"])
+def test_no_line_of_the_verdict_is_cut(size: str) -> None:
+    width, height = SIZES[size]
+    frames = [frame_of(world) for world in WORLDS]
+    frames += [make() for make in (*CASES.values(), mismatch, missing, died, drifting)]
+    for frame in frames:
+        lines = draw_verdict(Scene(frame, Place()), width, verdict_height(width, height - 3))
+        assert not any("…" in str(line) for line in lines), [str(line) for line in lines]
+
+
+def test_in_an_evaluation_no_bar_says_what_waiting_costs_and_no_comma_parts_clauses() -> None:
+    lines = [str(line).strip("▌ ") for line in lines_of("evaluating", "overview", "80x24")[1:4]]
+    assert lines[1:] == ["evaluating usually takes 17 s · last complete step 12,480", "median step 26.6 ms"]

@@ -59,19 +59,7 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
         role, calm = "text", "dim"
     sentence_role: Role = role if shown.kind in RED_STATES or waits else calm
     room = width - (INDENT if height > 1 else INDENT - 1)  # one line has no edge: it needs the cell
-    n_sentences = max(1, height - 2) if width < WIDE else 1
-    whole = scene.clean(without_state(shown))
-    sentence = _wrap_clauses(scene, whole, width)
-    if len(sentence) > n_sentences:
-        sentence = _wrap_clauses(scene, shown.short or shown.sentence, width)
-    late, left_out = scene.frame.straggler, ""
-    if len(sentence) > n_sentences > 1 and late is not None and shown.kind == "straggler":
-        sentence = _wrap_clauses(scene, straggler_brief(late, n_sentences * room), width)
-    if len(sentence) > n_sentences:
-        # Where a rank is has its own line, if there are several.
-        sentence = [_in_one_line(scene, replace(shown, detail="") if height > 1 else shown, room)]
-        # What has no room in the first line is the begin of the second.
-        left_out = _find_left_out(shown, whole, sentence[0])
+    sentence, left_out = _wrap_sentence(scene, shown, width, height)
     lines = [Line(text, sentence_role) for text in sentence]
     if shown.kind in _QUIET and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")
@@ -93,6 +81,26 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
             edged.spot(0, width, Do.WHY())
         block.append(edged)
     return block
+
+
+def _wrap_sentence(scene: Scene, shown: Verdict, width: int, height: int) -> tuple[list[str], str]:
+    """The lines of the sentence, of all its words or of fewer, and what they leave out of it."""
+    room = width - (INDENT if height > 1 else INDENT - 1)
+    most = max(1, height - 2) if width < WIDE else 1
+    late, whole = scene.frame.straggler, scene.clean(without_state(shown))
+    texts = [whole, shown.short or shown.sentence]
+    if late is not None and shown.kind == "straggler":
+        texts.append(straggler_brief(late, most * room, on_hosts(scene.frame, blamed(late))))
+    # Where a rank is has its own line, if there are several.
+    brief = replace(shown, detail="") if height > 1 else shown
+    one_line = _in_one_line(scene, brief, room)
+    if shown.kind in GRAVE_STATES and text_width(one_line) > room:
+        texts.append(trouble_brief(brief, most * room))
+    for text in texts:
+        if len(lines := _wrap_clauses(scene, text, width)) <= most:
+            return lines, ""
+    # What has no room in the first line is the begin of the second.
+    return [one_line], _find_left_out(shown, whole, one_line)
 
 
 def _find_left_out(shown: Verdict, whole: str, first: str) -> str:
@@ -128,7 +136,8 @@ def _draw_cost(scene: Scene) -> Line | None:
     """The share of the time that the verdict names, as a bar: what is left without it, and the rest; None
     where that is not known, or no longer true."""
     lost_pct = shown_cost_pct(scene.frame)
-    if lost_pct is None or as_of(scene.frame) or scene.frame.run.world_size < 2:
+    is_old = bool(as_of(scene.frame) or scene.frame.activities)  # what is lost in an evaluation is not in it
+    if lost_pct is None or is_old or scene.frame.run.world_size < 2:
         return None
     waste = max(0.0, min(100.0, lost_pct))
     work, wait = choose_area("area", scene.ascii_only), choose_area("wait", scene.ascii_only)
@@ -151,7 +160,7 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
         short = short if text_width(short) <= room else short.partition(" of ")[0]
     ends = [
         end.start()
-        for end in re.finditer(r" · | \| |; |: |$", short)
+        for end in re.finditer(r" · | \| |; |: | or |$", short)
         if text_width(short[: end.start()]) <= room
     ]
     return short[: ends[-1]] if ends else short

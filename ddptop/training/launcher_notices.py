@@ -51,7 +51,7 @@ class StepHold:
             self.end_hold()
             return False
         if self._hold_step not in self._recorder.between_steps:  # there may be something else to do
-            self._recorder.between_steps.append(self._hold_step)
+            self._recorder.do_between_steps(self._hold_step)
         self._sending = self._recorder.step
         return True
 

@@ -358,7 +358,7 @@ class Publisher(threading.Thread):
         before, recorder.rates = recorder.rates, budget.rates
         if recorder.rates.record_every < before.record_every:
             # Soon, not only where the steps end that were to be left out: a rank may have become slow.
-            recorder.between_steps.append(lambda: None)
+            recorder.do_between_steps(lambda: None)
 
     def take_sending_due(self) -> bool:
         """Whether finished steps are to be taken whatever their turn. To be called once each time."""

@@ -273,7 +273,7 @@ class Session:
     def request_description(self) -> None:
         """Have the training thread read torch's logger again between two steps: no other thread may."""
         if self._describe_models not in self.recorder.between_steps:
-            self.recorder.between_steps.append(self._describe_models)
+            self.recorder.do_between_steps(self._describe_models)
 
     def _describe_models(self) -> None:
         for ddp, model in list(self._models.items()):

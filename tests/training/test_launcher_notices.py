@@ -41,7 +41,7 @@ def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> 
             hold.note_sent()
 
     hold = StepHold(recorder, publish)
-    recorder.between_steps.append(lambda: None)  # as where more steps are to be recorded
+    recorder.do_between_steps(lambda: None)  # as where more steps are to be recorded
     assert hold.renew_hold(True)
     hold.note_sent()
     assert counter == [1]

@@ -361,7 +361,7 @@ def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
 def test_a_task_runs_once_between_two_steps(clock: Clock) -> None:
     loop = Loop(clock)
     done: list[int] = []
-    loop.recorder.between_steps.append(lambda: done.append(loop.recorder.step))
+    loop.recorder.do_between_steps(lambda: done.append(loop.recorder.step))
     for _ in range(3):
         loop.forward(1)
         loop.backward(1)
@@ -415,7 +415,7 @@ def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock
     loop.recorder.check = checked.append
     for step in range(34):
         if step == 16:
-            loop.recorder.between_steps.append(lambda: runs.append(1))
+            loop.recorder.do_between_steps(lambda: runs.append(1))
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)

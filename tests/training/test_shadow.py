@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -51,7 +52,11 @@ def test_a_block_that_is_not_allowed_is_left_out() -> None:
     assert blocks.stands_aside_from(2 * PERIOD, True)
 
 
-OPTIMIZERS = (object(), object())
+class Stepped:
+    """Stands for an optimizer."""
+
+
+OPTIMIZERS = (Stepped(), Stepped())
 
 
 def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> None:
@@ -261,9 +266,50 @@ def test_what_is_to_be_done_between_two_steps_is_not_put_off(clock: Clock) -> No
     recorder = Recorder()
     train(recorder, clock, PERIOD + 3)
     done: list[int] = []
-    recorder.between_steps.append(lambda: done.append(recorder.step))
+    recorder.do_between_steps(lambda: done.append(recorder.step))
     train(recorder, clock, 1)
     assert done == [PERIOD + 4] and not recorder.unseen.optimizer
+
+
+def test_what_another_thread_wants_done_is_done_at_the_next_end_of_a_step_that_is_not_seen(
+    clock: Clock,
+) -> None:
+    recorder = Recorder()
+    recorder.rates = SamplingRates(record_every=8)
+    train(recorder, clock, 4 * BLOCK)
+    asked: list[int] = []
+
+    def seen_end(optimizer: object, _args: object, _kwargs: object) -> None:
+        asked.append(recorder.step)
+
+    end_step = recorder.make_unseen_end(seen_end)
+    for _ in range(4):
+        end_step(OPTIMIZERS[0])
+    recorder.do_between_steps(lambda: None)
+    end_step(OPTIMIZERS[0])
+    assert asked == [4 * BLOCK + 4]
+    recorder.between_steps.clear()  # as where a launcher has ended nothing
+    for _ in range(3):
+        end_step(OPTIMIZERS[0])
+    assert recorder.step == 4 * BLOCK + 7
+    recorder.do_between_steps(lambda: None)
+    end_step = recorder.make_unseen_end(seen_end)
+    end_step(OPTIMIZERS[0])
+    assert asked == [4 * BLOCK + 4, 4 * BLOCK + 7], "it was there before the row"
+
+
+def test_an_optimizer_is_not_kept_alive_by_the_steps_that_it_ends(clock: Clock) -> None:
+    recorder = Recorder()
+    recorder.rates = SamplingRates(record_every=8)
+    train(recorder, clock, 4 * BLOCK)
+    optimizer = Stepped()
+    recorder.unseen.optimizer = id(optimizer)
+    end_step = recorder.make_unseen_end(lambda *_: None)
+    for _ in range(3):
+        end_step(optimizer)
+    reference = weakref.ref(optimizer)
+    del optimizer
+    assert recorder.step == 4 * BLOCK + 3 and reference() is None
 
 
 def test_a_failure_where_steps_are_seen_again_stays_out_of_training(

@@ -17,7 +17,14 @@ from ddptop.frames.phrases import (
     step_phrase,
 )
 from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
-from ddptop.frames.verdict import LONG_WAIT_S, is_cut_off, most_waited_for, run_state, verdict
+from ddptop.frames.verdict import (
+    LONG_WAIT_S,
+    data_pct_of_all,
+    is_cut_off,
+    most_waited_for,
+    run_state,
+    verdict,
+)
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
@@ -37,6 +44,9 @@ _SAVE_ASIDE = (
     "Save checkpoints asynchronously: torch.distributed.checkpoint.async_save, in parts on all ranks, or "
     "less often."
 )
+
+MORE_WORKERS = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
+"""What to try where every rank is blocked on its next batch."""
 
 ALONE_REMEDIES: Mapping[str, str] = MappingProxyType(
     {
@@ -71,8 +81,8 @@ def next_action(frame: Frame) -> str:
     """What to do next about a run that is in trouble; empty of any other run.
 
     In trouble is a run that is stalled, failed, lost, stale or cut off, or waits for ranks. So is one with
-    wrong numbers or a slow network, and one that mostly waits for what a rank does alone. The first clause is
-    what to do; what follows may be cut off.
+    wrong numbers or a slow network, one that mostly waits for what a rank does alone, and one in which every
+    rank loads data for long. The first clause is what to do; what follows may be cut off.
     """
     state = run_state(frame)
     outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)
@@ -115,6 +125,8 @@ def next_action(frame: Frame) -> str:
     kind = verdict(frame).kind
     if kind == "cpus":
         return MORE_CPUS
+    if kind in ("even", "alone") and data_pct_of_all(frame) is not None:
+        return MORE_WORKERS
     if kind == "uneven" and (most := most_waited_for(frame)) is not None:
         where = ledger_place_phrase(most.place)
         return ALONE_REMEDIES.get(most.place, "").format(who=f"rank {most.rank}", where=where)

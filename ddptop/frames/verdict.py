@@ -289,6 +289,27 @@ def step_line(frame: Frame) -> str:
     return text
 
 
+DATA_PCT = 10.0
+"""Least share of the time that every rank is blocked on the next batch, for which more workers help."""
+
+
+def data_pct_of_all(frame: Frame) -> float | None:
+    """The share of the median step, in percent, that each rank loads data for at least; None: below
+    DATA_PCT, or not known of all of them."""
+    step_ms, data_ms = frame.group.step_ms_p50, frame.ranks.data_ms
+    if not step_ms or not len(data_ms) or not np.isfinite(data_ms).all():
+        return None
+    least_pct = min(100.0, 100 * float(data_ms.min()) / step_ms)
+    return least_pct if least_pct >= DATA_PCT else None
+
+
+def _with_data_loading(frame: Frame, detail: str) -> str:
+    """`every rank loads data for 61% of each step · median step 26.6 ms`: all are slow alike."""
+    pct = data_pct_of_all(frame)
+    who = "it" if frame.run.world_size == 1 else "every rank"
+    return detail if pct is None else f"{who} loads data for {percent(pct)} of each step · {detail}"
+
+
 LONGER_PHASE_SHARE = 0.5
 """Share of a rank's lateness at collectives by which one of its phases is longer, if that is named."""
 
@@ -345,7 +366,7 @@ def _no_straggler(frame: Frame) -> Verdict:
         detail = next((alert.message for alert in frame.alerts if alert.kind == "preflight"), detail)
         return Verdict("starting", "busy", sentence, detail)
     if run.world_size == 1:
-        return Verdict("alone", "good", ONE_RANK, step_line(frame))
+        return Verdict("alone", "good", ONE_RANK, _with_data_loading(frame, step_line(frame)))
     if hides_waiting(run) and frame.suspect is None:
         return _judge_outside(frame)
     if compares_own_times(frame) and group.no_straggler_ms is not None:
@@ -401,7 +422,7 @@ def _judge_outside(frame: Frame) -> Verdict:
     sentence, few = "no rank is slow outside forward and backward", frame.group.window_steps < FEW_STEPS
     if few:
         sentence += f" in {frame.group.window_steps} steps so far"
-    detail = f"{limits_phrase(frame.run)} · {step_line(frame)}"
+    detail = _with_data_loading(frame, f"{limits_phrase(frame.run)} · {step_line(frame)}")
     return Verdict("little_detail" if few else "even", "busy" if few else "good", sentence, detail)
 
 
@@ -431,7 +452,7 @@ def _judge_cost(frame: Frame) -> Verdict:
     few = frame.group.window_steps < FEW_STEPS
     so_far = f" in {frame.group.window_steps} steps so far" if few else ""
     if cost < UNEVEN_PCT:
-        who = f"no rank is slow{so_far}"
+        who, detail = f"no rank is slow{so_far}", _with_data_loading(frame, detail)
         return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     who = f"no rank is slow{so_far}" if few else "no rank is consistently slow"
     most = most_waited_for(frame)

@@ -11,7 +11,8 @@ import numpy as np
 from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.causes import PLACES, remedy
 from ddptop.frames.numbers import percent
-from ddptop.frames.remedies import ALONE_REMEDIES
+from ddptop.frames.remedies import ALONE_REMEDIES, MORE_WORKERS
+from ddptop.frames.verdict import DATA_PCT
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import format_seconds, ranks_in_short
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 WORTH_PCT = 1.0
 """Least part of the run that a suggestion gives back."""
-
-DATA_PCT = 10.0
-"""Least share of the run that every rank is blocked on the next batch, for which more workers help."""
 
 LEAST_START_S = 30.0
 """A start-up that is shorter is that of any run: imports and the process group."""
@@ -192,9 +190,8 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
             report, "persistent_workers", ALONE_REMEDIES["first_batch"], because, "first_batch", of_run
         )
     if is_worth("data", DATA_PCT):
-        action = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
         because = f"every rank waits for its next batch: {share_phrase('data')}"
-        yield _suggest_for_class(report, "data_workers", action, because, "data", of_run)
+        yield _suggest_for_class(report, "data_workers", MORE_WORKERS, because, "data", of_run)
     if is_worth("compiling", WORTH_PCT):
         because = f"every rank compiles after its first step: {share_phrase('compiling')}"
         yield _suggest_for_class(

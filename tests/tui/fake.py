@@ -248,6 +248,32 @@ def finished() -> Frame:
     )
 
 
+def loading_data(world: int = 4, more_ms: float = 15.0) -> Frame:
+    """Every rank loads data for so much longer."""
+    frame = live(world)
+    group, ranks, past = frame.group, frame.ranks, frame.history
+    longer = ("step_ms", "data_ms", *BIN_COLUMNS)
+    return replace(
+        frame,
+        group=replace(
+            group,
+            steps_per_s=1e3 / (1e3 / (group.steps_per_s or 1.0) + more_ms),
+            **{
+                name: getattr(group, name) + more_ms
+                for name in ("step_ms_p50", "step_ms_p95", "no_straggler_ms", "both_ms")
+            },
+        ),
+        ranks=replace(
+            ranks,
+            **{
+                name: getattr(ranks, name) + more_ms
+                for name in ("data_ms", "own_data_ms", "own_ms", "step_ms")
+            },
+        ),
+        history=replace(past, **{name: getattr(past, name) + more_ms for name in longer}),
+    )
+
+
 def saving() -> Frame:
     """Rank 0 has saved for 6 s in every 200th of 1,400 steps, and ranks 1 and 2 have waited for it."""
     world, steps, elapsed_s, saves_s = 3, 1_400, 84.0, 6.0

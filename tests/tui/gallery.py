@@ -30,6 +30,7 @@ from tests.tui.fake import (
     finished,
     last_minutes,
     live,
+    loading_data,
     replay_from_the_start,
     saving,
     straggler,
@@ -56,7 +57,8 @@ WORLDS: Mapping[str, Callable[[], Frame]] = {
     **{
         name: partial(lambda make: placed(make()), make)
         for name, make in {
-            "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
+            "healthy": live, "loads data": loading_data, "straggler": straggler,
+            "two stragglers": CASES["several"], "stall": missing,
             "with a bill": saving, "dead": died, "evaluating": evaluating, "finished": finished,
             "waiting": CASES["waiting"], "replay": replay_from_the_start, "2 ranks": lambda: straggler(2),
             "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],

@@ -11,6 +11,7 @@ import pytest
 from ddptop.frames.activity import EpochProgress
 from ddptop.frames.frame import Frame
 from ddptop.frames.phrases import death_phrase
+from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
@@ -19,7 +20,18 @@ from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.overview import draw_verdict, verdict_height
 from ddptop.tui.views.why import draw_waits
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import CASES, FakeSource, live, lost, many, replay, several, straggler, waiting
+from tests.tui.fake import (
+    CASES,
+    FakeSource,
+    live,
+    loading_data,
+    lost,
+    many,
+    replay,
+    several,
+    straggler,
+    waiting,
+)
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
 from tests.tui.gallery import SIZES, WORLDS, frame_of, lines_of
@@ -400,6 +412,27 @@ def test_no_line_of_the_verdict_is_cut(size: str) -> None:
     for frame in frames:
         lines = draw_verdict(Scene(frame, Place()), width, verdict_height(width, height - 3))
         assert not any("…" in str(line) for line in lines), [str(line) for line in lines]
+
+
+def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> None:
+    for world, who in ((4, "every rank"), (1, "it")):
+        frame = loading_data(world)
+        assert verdict(frame).detail.startswith(
+            f"{who} loads data for 39% of each step · median step 41.6 ms"
+        )
+        assert next_action(frame).startswith("More DataLoader workers")
+        assert "try: More DataLoader workers" in draw_frame(frame, 80)
+    for size, words in (
+        ("80x24", "more DataLoader workers (num_workers"),
+        ("50x24", "more DataLoader workers"),
+    ):
+        text = "\n".join(map(str, lines_of("loads data", "overview", size)[1:5]))
+        assert "no rank is slow" in text and "every rank loads data for 39% of each step" in text, text
+        assert f"try: {words}" in text, text
+    few = loading_data(more_ms=1.0)
+    one_does_not = replace(loading_data().ranks, data_ms=np.array([1.2, 16.2, 16.2, 16.2]))
+    for frame in (live(), few, replace(loading_data(), ranks=one_does_not)):
+        assert verdict(frame).detail.startswith("median step") and not next_action(frame)
 
 
 def test_in_an_evaluation_no_bar_says_what_waiting_costs_and_no_comma_parts_clauses() -> None:

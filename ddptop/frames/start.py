@@ -39,16 +39,16 @@ MILESTONES: Mapping[StartMilestone, tuple[str, str]] = MappingProxyType(
 
 TIMES: Mapping[str, str] = MappingProxyType(
     {
-        "process_s": "process",
-        "torch_s": "torch",
-        "init_s": "init",
-        "group_s": "group",
-        "ddp_s": "moved",
-        "model_s": "DDP",
-        "batch_s": "batch",
+        "process_s": "process started",
+        "torch_s": "torch imported",
+        "init_s": "init_process_group",
+        "group_s": "process group",
+        "ddp_s": "DDP()",
+        "model_s": "DDP model",
+        "batch_s": "first batch",
         "forward_s": "forward",
         "backward_s": "backward",
-        "step_s": "step",
+        "step_s": "first step",
     }
 )
 """The fields of `RankStart` with the time of a milestone, in their order, and the title of each on the page

@@ -14,7 +14,7 @@ from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, Piece, draw_rule
 from ddptop.render.milestones import TALLEST_START_BAR, draw_milestones
-from ddptop.render.text import clean_text, wrap_lines
+from ddptop.render.text import clean_text, wrap_clauses, wrap_lines
 from ddptop.tui.keys import Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.view import View
@@ -286,7 +286,7 @@ def _title_of_row(row: AlikeRanks) -> str:
 def _draw_row_stack(scene: Scene, row: AlikeRanks, width: int) -> list[Line]:
     """The times of some ranks, and the stack of one of them."""
     position = _known_position(scene, row)
-    texts = wrap_lines(" · ".join(_describe_times(scene, row)), width - 2)
+    texts = wrap_clauses(" · ".join(_describe_times(scene, row)), width - 2)
     lines = [Line("  ").add(text, "dim") for text in texts]
     if position is None:
         return lines + [
@@ -306,7 +306,7 @@ def _no_position(scene: Scene, row: AlikeRanks) -> str:
 
 
 def _describe_times(scene: Scene, row: AlikeRanks) -> Iterator[str]:
-    """`torch 2.1 s`, `moved 3.0 to 3.4 s`."""
+    """`torch imported 2.1 s`, `DDP() 3.0 to 3.4 s`."""
     launch_s = 0.0 if scene.frame.start is None else scene.frame.start.launch_s
     for name, title in TIMES.items():
         if (times_s := row.time_range(name)) is not None:

@@ -47,7 +47,7 @@ def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
             for text in wrap_clauses(scene.clean(straggler_phrase(late, where)), width - 2)
         ]
         cost = " · ".join(step_line(frame).split(" · ")[:2])  # what overlap would bring is not this rank's
-        lines += [Line("  ").add(part, "dim") for part in wrap_lines(scene.clean(cost), width - 2)]
+        lines += [Line("  ").add(part, "dim") for part in wrap_clauses(scene.clean(cost), width - 2)]
         for line in lines[1:]:
             line.pieces[0] = ("  ", "text")
         return lines

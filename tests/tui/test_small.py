@@ -386,6 +386,10 @@ def test_on_one_line_the_verdict_has_no_half_of_a_word() -> None:
         assert str(lines_of(world, "overview", "30x6")[1]).rstrip() == line
 
 
+def test_a_stuck_step_says_in_one_line_who_and_where() -> None:
+    assert str(lines_of("stall", "timeline", "30x6")[2]).rstrip() == "■ rank 1 missing · train.py:88"
+
+
 def test_what_to_try_is_cut_before_the_place_and_not_in_the_middle() -> None:
     shown = {"stall": "find out what holds rank 1", "dead": "fix the ValueError in data.py:31 read"}
     for world, words in shown.items():

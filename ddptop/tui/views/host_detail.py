@@ -32,7 +32,7 @@ from ddptop.render.line import Line, Piece, draw_rule, join_parts
 from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import PARTS, draw_legend, draw_pairs, draw_share_bar
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
-from ddptop.render.text import text_width, wrap_lines
+from ddptop.render.text import text_width, wrap_clauses, wrap_lines
 from ddptop.tui.keys import Do
 from ddptop.tui.views.moment import draw_newest, second_series
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
@@ -99,7 +99,9 @@ def draw_host(scene: Scene, host: HostFigures, state: Piece | None, width: int) 
     )
     if not _reports_usage(host):
         load = Line("  ").add(_explain_no_usage(scene), "dim").cut(width)
-    agent = wrap_lines(scene.clean(" · ".join(describe_agent(host))), width - 2, DETAIL - 2)
+    of_agent = scene.clean(" · ".join(describe_agent(host)))
+    agent = wrap_clauses(of_agent, width - 2)
+    agent = agent if len(agent) <= DETAIL - 2 else wrap_lines(of_agent, width - 2, DETAIL - 2)
     return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
 
 

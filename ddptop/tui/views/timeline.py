@@ -14,13 +14,14 @@ import numpy as np
 from ddptop.frames.numbers import age, count, counted, fixed, known, percent, size
 from ddptop.frames.phrases import on_hosts
 from ddptop.frames.training_kind import kind_phrase
-from ddptop.frames.verdict import restart_phrase
+from ddptop.frames.verdict import restart_phrase, verdict
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
 from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import EVALUATION, PARTS, SAVING, StepPart, draw_legend
 from ddptop.render.text import fit_text, text_width, wrap_lines
+from ddptop.render.trouble import trouble_brief
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
@@ -51,6 +52,10 @@ BEFORE = {"data": 0, "forward": 1, "backward": 2, "optimizer": 5, "other": 6}
 """By the phase that a rank is in: how many of `PARTS` it has behind it."""
 
 
+LOW_STUCK = 14
+"""Lines of the page of a stuck step below which the lanes need the room more than the sentence does."""
+
+
 def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list[Line]:
     """A lane per rank, those that the stall is due to first: the phase it is in goes on to the right edge."""
     kept = scene.frame.timeline.kept if scene.frame.timeline is not None else ()
@@ -60,7 +65,9 @@ def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list
         Line("newest complete step ", "dim").add(count(scene.frame.group.step)),
     ]
     lines = [join_parts(head, width)]
-    words = wrap_lines(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
+    words = wrap_lines(scene.clean(stall.sentence), width - 2, 3)
+    if height < LOW_STUCK:  # one line of it says who and where
+        words = wrap_lines(scene.clean(trouble_brief(verdict(scene.frame), width - 2)), width - 2, 1)
     lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
     foot = [draw_legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
     with_panels = has_panels(width, height)

@@ -36,13 +36,13 @@ class BatchPace:
     def take(self, ranks: Integers, beats: Readings) -> None:
         """Take heartbeats in order; `ranks`: (n,) whose they are."""
         positions = np.stack([beats.field(name) for name in ("epoch", "batch", "step")], axis=-1)
-        told = positions[:, 0] >= 0
-        if not told.any():
+        is_known = positions[:, 0] >= 0
+        if not is_known.any():
             return
-        lowest = int(ranks[told].min())
+        lowest = int(ranks[is_known].min())
         if self._rank is None or lowest < self._rank:
             self._rank, self.per_step, self._since = lowest, None, (-1, 0, 0)
-        for epoch, batch, step in positions[told & (ranks == self._rank)].tolist():
+        for epoch, batch, step in positions[is_known & (ranks == self._rank)].tolist():
             self._add_position(epoch, batch, step)
 
     def _add_position(self, epoch: int, batch: int, step: int) -> None:

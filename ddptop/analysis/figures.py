@@ -180,10 +180,10 @@ class Unevenness:
     def of(self, slots: Indices, members: Indices, compute: Callable[[Indices], Column]) -> Column:
         """(2, n) values of these steps; `compute` makes those that are new."""
         first = int(slots[0]) if len(slots) else 0
-        at = first - (int(self.slots[0]) if len(self.slots) else 0)
-        if self.members is not members or not 0 <= at <= len(self.slots):
-            at, self.slots, self.values = 0, slots[:0], self.values[:, :0]
-        known_values = self.values[:, at : at + len(slots)]
+        n_old = first - (int(self.slots[0]) if len(self.slots) else 0)
+        if self.members is not members or not 0 <= n_old <= len(self.slots):
+            n_old, self.slots, self.values = 0, slots[:0], self.values[:, :0]
+        known_values = self.values[:, n_old : n_old + len(slots)]
         fresh = slots[known_values.shape[1] :]
         if len(fresh):
             known_values = np.concatenate([known_values, compute(fresh)], axis=1)

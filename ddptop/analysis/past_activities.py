@@ -73,8 +73,8 @@ class PastActivities:
         activity = beats.field("activity")
         saves = activity == SAVES
         evaluates = ~saves & is_evaluating(beats)
-        told = np.flatnonzero(saves | evaluates)
-        if not len(told):
+        active = np.flatnonzero(saves | evaluates)
+        if not len(active):
             return
         own_ns, since_ns = beats.field("t_ns"), beats.field("since_ns")
         # A wait within an evaluation has a begin of its own, and earlier versions tell none.
@@ -82,7 +82,7 @@ class PastActivities:
         begin_ns = np.where(has_begin, since_ns, own_ns)
         columns = (ranks, saves, beats.field("step"), begin_ns, own_ns, t_ns)
         for rank, is_save, step, begin, own, arrived in zip(
-            *(c[told].tolist() for c in columns), strict=True
+            *(c[active].tolist() for c in columns), strict=True
         ):
             kind: PastKind = "save" if is_save else "evaluate"
             span = self._take_of_rank(rank, kind, step, begin, own)
@@ -121,17 +121,17 @@ class PastActivities:
         begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
         end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
         n_steps, n_ranks = end_ns.shape
-        found: set[int] = set()
+        steps: set[int] = set()
         pending, self._pending = self._pending, []
         for span in pending:
             if span.rank >= n_ranks:
                 continue
-            at = int(np.searchsorted(end_ns[:, span.rank], span.begin_ns, side="right"))
-            if at == n_steps:
+            step = int(np.searchsorted(end_ns[:, span.rank], span.begin_ns, side="right"))
+            if step == n_steps:
                 self._pending.append(span)
-            elif begin_ns[at, span.rank] < span.end_ns:
-                found.add(at)
-        return sorted(found)
+            elif begin_ns[step, span.rank] < span.end_ns:
+                steps.add(step)
+        return sorted(steps)
 
     def of_rank(self, rank: int, since_ns: int, until_ns: int) -> Iterator[RankSpan]:
         """What a rank did between two moments of its own clock, in order."""

@@ -119,8 +119,8 @@ def group_phrase(name: str, description: str, ranks: Sequence[int]) -> str:
     """`the default group`, `group mesh_dp_shard (ranks 0 and 1)`, `group 3 (ranks 0, 2)`."""
     if description == DEFAULT_GROUP:
         return "the default group"
-    known = description if description not in ("", OTHER_DESCRIPTION) else name
-    return f"group {known} (ranks {first_ranks(ranks)})"
+    shown_name = description if description not in ("", OTHER_DESCRIPTION) else name
+    return f"group {shown_name} (ranks {first_ranks(ranks)})"
 
 
 def missing_phrase(missing: Sequence[int], host_of: Sequence[str], here: str) -> str:

@@ -275,15 +275,15 @@ class Budget:
         self._walls.extend(walls)
         self._note_elapsed(records[-1].end - records[0].begin)
         step = self.step_ns = median_or_zero(self._walls)
-        recording, extra = self._recorded_step_ns()
-        recording += checks_ns
+        recording_ns, extra_ns = self._recorded_step_ns()
+        recording_ns += checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
-            recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        published = (median_or_zero(self._publishing) + self.reading_share + self.stack_share) * step
-        every_step_ns = published + self._aside_ns
+            recording_ns += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
+        published_ns = (median_or_zero(self._publishing) + self.reading_share + self.stack_share) * step
+        every_step_ns = published_ns + self._aside_ns
         self.every_step_pct = 100.0 * every_step_ns / step if step else 0.0
-        base = published + self._recording_ns(recording, self.record_every)
-        own_ns = base + extra / self._detail_distance(self.detail_every)
+        base_ns = published_ns + self._ns_per_step(recording_ns, self.record_every)
+        own_ns = base_ns + extra_ns / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if self.full_detail:
@@ -292,16 +292,16 @@ class Budget:
         if self._steps < FULL_DETAIL_STEPS and is_short:  # training begins
             self.report_every = EACH_PERIOD if step < LONG_STEP_NS else EACH_SECOND_PERIOD
             return
-        budget = self.budget_pct / 100.0 * step
+        budget_ns = self.budget_pct / 100.0 * step
         # What is read of all steps does not become rarer while more are recorded, which was saved before.
-        usual = published + self._recording_ns(recording, self._record_every)
-        self._choose_report_every(usual, published, budget)
-        self._choose_readings(usual, budget)
-        self._choose_detail(base, extra, budget)
-        self._choose_record_every(recording, budget * RECORDING_SHARE - published)
-        self._saved_ns += n_steps * (budget - own_ns)
-        self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording)
-        self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording / 2)
+        usual_ns = published_ns + self._ns_per_step(recording_ns, self._record_every)
+        self._choose_report_every(usual_ns, published_ns, budget_ns)
+        self._choose_readings(usual_ns, budget_ns)
+        self._choose_detail(base_ns, extra_ns, budget_ns)
+        self._choose_record_every(recording_ns, budget_ns * RECORDING_SHARE - published_ns)
+        self._saved_ns += n_steps * (budget_ns - own_ns)
+        self._saved_ns = min(self._saved_ns, WATCHED_STEPS * recording_ns)
+        self._watch_longer_steps(walls, n_recorded, WATCHED_STEPS * recording_ns / 2)
 
     def _note_elapsed(self, elapsed_ns: int) -> None:
         """Note how long a batch of steps took, and what the publisher took in it."""
@@ -324,8 +324,8 @@ class Budget:
         detail = median_or_zero(self._detail)
         if self._detail:  # where all recorded steps have detail, that of others is an old one
             plain = min(plain, detail)
-        recording = in_cold_caches(plain)
-        return recording, max(0.0, detail - plain) + max(0.0, in_cold_caches(after) - recording)
+        recording_ns = in_cold_caches(plain)
+        return recording_ns, max(0.0, detail - plain) + max(0.0, in_cold_caches(after) - recording_ns)
 
     def _take_costs(self, records: Sequence[StepRecord | LeftOutSteps]) -> tuple[deque[int], int, int]:
         """Take what the recorder has measured of its cost in these steps. Returns how long the newest of them
@@ -374,27 +374,27 @@ class Budget:
 
         `walls`: of a batch; `n_recorded` of its steps are recorded. `least_ns`: what must be saved for that.
         """
-        step, usual = median_or_zero(walls), median_or_zero(self._batch_steps)
+        step, usual_ns = median_or_zero(walls), median_or_zero(self._batch_steps)
         self._batch_steps.append(step)
         self._watched_steps = max(0, self._watched_steps - n_recorded) if self._saved_ns > 0 else 0
-        is_longer = len(self._batch_steps) > USUAL_BATCHES / 2 and step >= LONGER_STEP * usual
+        is_longer = len(self._batch_steps) > USUAL_BATCHES / 2 and step >= LONGER_STEP * usual_ns
         if is_longer and self._record_every > 1 and not self._watched_steps and self._saved_ns >= least_ns:
             self._watched_steps = WATCHED_STEPS
 
-    def _recording_ns(self, recording: float, every: int) -> float:
-        """CPU ns of the training thread per step, where each `every`-th one takes `recording`."""
-        return recording if every <= 1 else recording / every + self._aside_ns
+    def _ns_per_step(self, recording_ns: float, every: int) -> float:
+        """CPU ns of the training thread per step, where each `every`-th one takes `recording_ns`."""
+        return recording_ns if every <= 1 else recording_ns / every + self._aside_ns
 
     def _detail_distance(self, every: int) -> int:
         """Steps from one with bucket detail to the next, where `every`-th ones of those recorded have it."""
         return max(every, min(every, BLOCK) * self.record_every)
 
-    def _choose_record_every(self, recording: float, room: float) -> None:
-        """`room`: what the training thread may take in a step without bucket detail, in ns."""
+    def _choose_record_every(self, recording_ns: float, room_ns: float) -> None:
+        """`room_ns`: what the training thread may take in a step without bucket detail."""
         every, step = self._record_every, self.step_ns
         rarest_ns = LONGEST_GAP_NS if self.budget_pct >= DEFAULT_BUDGET_PCT else math.inf
-        with_more_ns = min(recording, self._recording_ns(recording, every // 2))
-        is_calm = every > 1 and with_more_ns <= FILLED_SHARE * room
+        with_more_ns = min(recording_ns, self._ns_per_step(recording_ns, every // 2))
+        is_calm = every > 1 and with_more_ns <= FILLED_SHARE * room_ns
         # A batch that is taken rarely stands for several.
         n_batches = max(1, self.report_every // EACH_SECOND_PERIOD)
         self._calm_batches = self._calm_batches + n_batches if is_calm else 0
@@ -407,49 +407,49 @@ class Budget:
         is_over = not is_calm
         while is_over and every < most and 2 * every * step <= rarest_ns:
             # Where recording takes less than standing aside, leaving steps out saves nothing.
-            is_over = self._recording_ns(recording, every) > room
+            is_over = self._ns_per_step(recording_ns, every) > room_ns
             every = self._record_every = every * 2 if is_over else every
 
-    def _choose_report_every(self, base: float, published: float, budget: float) -> None:
-        taken = base if self.step_ns < SHORT_STEP_NS else published
+    def _choose_report_every(self, base_ns: float, published_ns: float, budget_ns: float) -> None:
+        taken_ns = base_ns if self.step_ns < SHORT_STEP_NS else published_ns
         # More rarely both are less: back only where that, too, is far below.
-        before, room = self.report_every, REPORTING_SHARE * budget
+        before, room_ns = self.report_every, REPORTING_SHARE * budget_ns
         is_short = self.step_ns < LONG_STEP_NS and before != EACH_SIXTEENTH_PERIOD
-        if is_short and taken <= room / (1 if before == EACH_PERIOD else 2):
+        if is_short and taken_ns <= room_ns / (1 if before == EACH_PERIOD else 2):
             self.report_every = EACH_PERIOD
             return
-        is_over = published > room / (RARELY_LESS if before == EACH_SIXTEENTH_PERIOD else 1)
+        is_over = published_ns > room_ns / (RARELY_LESS if before == EACH_SIXTEENTH_PERIOD else 1)
         if self.budget_pct < DEFAULT_BUDGET_PCT:
             is_rare = is_over and before != EACH_PERIOD
             self.report_every = EACH_SIXTEENTH_PERIOD if is_rare else EACH_SECOND_PERIOD
             return
         # Back only where there is room for twice as much of the publisher.
-        is_over = base > (1 - LEAST_DETAIL_SHARE) * budget
-        is_full = before == EACH_FOURTH_PERIOD and base + published > FILLED_SHARE * budget
+        is_over = base_ns > (1 - LEAST_DETAIL_SHARE) * budget_ns
+        is_full = before == EACH_FOURTH_PERIOD and base_ns + published_ns > FILLED_SHARE * budget_ns
         is_rare = (is_over or is_full) and 2 * self.step_ns > LONGEST_GAP_NS
         self.report_every = EACH_FOURTH_PERIOD if is_rare else EACH_SECOND_PERIOD
 
-    def _choose_readings(self, base: float, budget: float) -> None:
-        """How often losses and marks are read. `base`: what every step costs, in ns."""
-        if base > budget and self.loss_every < MAX_LOSS_EVERY:
+    def _choose_readings(self, base_ns: float, budget_ns: float) -> None:
+        """How often losses and marks are read. `base_ns`: what every step costs."""
+        if base_ns > budget_ns and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
-        elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
+        elif self.loss_every > 1 and base_ns + LOSS_NS < budget_ns / 2:
             self.loss_every //= 2
-        if not self.device_waits or (self.marks_every > 1 and base + MARKS_NS < budget / 2):
+        if not self.device_waits or (self.marks_every > 1 and base_ns + MARKS_NS < budget_ns / 2):
             self.marks_every = 1
-        elif base > budget and self.marks_every < MAX_MARKS_EVERY:
+        elif base_ns > budget_ns and self.marks_every < MAX_MARKS_EVERY:
             self.marks_every *= 2
 
-    def _choose_detail(self, base: float, extra: float, budget: float) -> None:
-        """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
-        room = max(budget - base, LEAST_DETAIL_SHARE * budget)
+    def _choose_detail(self, base_ns: float, extra_ns: float, budget_ns: float) -> None:
+        """`extra_ns` is what a detailed step costs on top of what every step does, `base_ns`."""
+        room_ns = max(budget_ns - base_ns, LEAST_DETAIL_SHARE * budget_ns)
         distance = self._detail_distance(self.every)
-        if extra > room * distance:
+        if extra_ns > room_ns * distance:
             if self.every < USUAL_MAX_DETAIL_EVERY or (
                 self._measured_here >= DETAIL_COSTS and self.every < MAX_DETAIL_EVERY
             ):
                 self._change_interval(self.every * 2)
-        elif self.every > 1 and 2 * extra <= FILLED_SHARE * room * distance:
+        elif self.every > 1 and 2 * extra_ns <= FILLED_SHARE * room_ns * distance:
             self._change_interval(self.every // 2)
 
     def _change_interval(self, every: int) -> None:

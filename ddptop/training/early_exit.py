@@ -70,9 +70,7 @@ def _leave_failure() -> None:
     from pathlib import Path
 
     from ddptop.host.early_failures import leave_failure
-    from ddptop.protocol.evidence import Evidence
-    from ddptop.protocol.messages import FINISHED, Phase
-    from ddptop.training.evidence.errors import fit_evidence, with_source
+    from ddptop.protocol.messages import FINISHED
     from ddptop.training.exit import exit_reason
     from ddptop.training.hello import make_hello
 
@@ -81,10 +79,7 @@ def _leave_failure() -> None:
         return
     rank, world_size, backend = numbers
     hello = replace(make_hello(rank, world_size), backend=backend)
-    stacks = with_source([reason.trace] if reason.trace is not None else [])
-    now_ns, text = hello.monotonic_ns, reason.message
-    evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), text)
-    leave_failure(Path(directory), hello, fit_evidence(evidence))
+    leave_failure(Path(directory), hello, reason.as_evidence(hello.monotonic_ns))
 
 
 def _rank_numbers() -> tuple[int, int, str] | None:

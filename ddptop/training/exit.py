@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddptop.host.folders import NEW_FILE, open_regular
-from ddptop.protocol.evidence import Stack
-from ddptop.protocol.messages import FINISHED
-from ddptop.training.evidence.errors import describe_error, traceback_stack
+from ddptop.protocol.evidence import Evidence, Stack
+from ddptop.protocol.messages import FINISHED, Phase
+from ddptop.training.evidence.errors import describe_error, fit_evidence, traceback_stack, with_source
 from ddptop.training.guard import guard
 
 
@@ -38,6 +38,12 @@ class ExitReason(NamedTuple):
     reason: str
     trace: Stack | None
     message: tuple[str, ...] = ()
+
+    def as_evidence(self, t_ns: int) -> Evidence:
+        """The evidence of a process that exits before its first step."""
+        stacks = with_source([] if self.trace is None else [self.trace])
+        return fit_evidence(Evidence(t_ns, 0, 0, Phase.OTHER, -1, self.reason, (), stacks, (), self.message))
+
     """The complete message of an exception in lines; empty where the reason has all of it."""
 
 

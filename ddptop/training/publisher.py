@@ -177,43 +177,50 @@ class Publisher(threading.Thread):
         """`hello`: of this process. `sequence`: number of the collective that this rank is at. `sender`: over
         which this rank has reported before."""
         super().__init__(name="ddptop-publisher", daemon=True)
-        self.card_changed = True
         self._session = session
         self._recorder = session.recorder
         self._hello = hello
         self._folder = Path(os.environ["DDPTOP_RUN_DIR"])  # the variable may be gone at the end (`leave_run`)
         self.budget = budget
         self._sequence = sequence
+        self._sender = sender
+        # What makes the messages.
+        training_thread = threading.get_ident()
+        self._notices = LauncherNotices(session.recorder)
         self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
-        self._activity = ActivityWatch(session.recorder, threading.get_ident())
-        self._notices = LauncherNotices(session.recorder)
+        self._activity = ActivityWatch(session.recorder, training_thread)
         self._reporter = EvidenceReporter(
-            threading.get_ident(), self._current_position, self._device_failed, self._notices.wake_up
+            training_thread, self._current_position, self._device_failed, self._notices.wake_up
         )
         self._sampler = StackSampler(
-            session.recorder,
-            threading.get_ident(),
-            lambda: budget.step_ns,
-            lambda: budget.sampling_share,
+            session.recorder, training_thread, lambda: budget.step_ns, lambda: budget.sampling_share
         )
         self._arrivals = ArrivalReader(self._timed_groups)
-        self._memberships_sent: dict[int, Message] = {}
-        self._described = 0
-        self._epoch: int | None = None
+        self._disk_reads = DiskReads()
+        self._network: NetworkLookup | None = None
+        # What waits to be sent, and what the collector has.
         self._queue: deque[Message] = deque(maxlen=1000)
         self._is_sending_due = False
         """Whether the queue has something that does not wait for the turn of the steps."""
         self._before_steps: deque[Message] = deque(maxlen=1000)
-        self._disk_reads = DiskReads()
+        """Messages about the running step."""
+        self.card_changed = True
+        self._memberships_sent: dict[int, Message] = {}
+        self._described = 0
+        """The generation of buckets at which the models were last described."""
+        self._epoch: int | None = None
+        """The collector's; None: none has acked yet."""
+        self._progress: Progress | None = None
+        """The newest heartbeat that was made."""
+        # When something is due.
         self._readings_due = 0.0
         self._step_seen, self._moved_s = -1, 0.0
         """The step at the last wait, and when it was first seen."""
         self._n_periods = 1
         """Number of periods of REPORT_S that this thread waits."""
-        self._progress: Progress | None = None
-        """The newest heartbeat that was made."""
+        # Leaving the group, and the end.
         self._closing = False
         self._left_requested = False
         self._left_sent = threading.Event()
@@ -221,8 +228,6 @@ class Publisher(threading.Thread):
         self._last_ack_s = self._undrained_s = time.monotonic()
         self._drain_s = 0.0
         self._exit_reason = ExitReason(FINISHED, None)
-        self._network: NetworkLookup | None = None
-        self._sender = sender
         if sender is not None:
             self._queue.append(self._beginning())
 

@@ -151,17 +151,13 @@ class StartReport(threading.Thread):
     def say_bye(self, reason: ExitReason) -> bool:
         """Send how the process exits, once the thread has ended; returns whether the collector has it."""
         from ddptop.protocol.codec import encode
-        from ddptop.protocol.evidence import Evidence
-        from ddptop.protocol.messages import FINISHED, Bye, Phase
-        from ddptop.training.evidence.errors import fit_evidence, with_source
+        from ddptop.protocol.messages import FINISHED, Bye
 
         if self.sender is None:
             return False
         now_ns = time.monotonic_ns()
         if reason.reason != FINISHED:
-            stacks = with_source([reason.trace] if reason.trace is not None else [])
-            evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), reason.message)
-            self.sender.offer_message(encode(fit_evidence(evidence)))
+            self.sender.offer_message(encode(reason.as_evidence(now_ns)))
         self.sender.offer_message(encode(Bye(now_ns, reason.reason)))
         return not self.sender.close(CLOSE_S)
 

@@ -109,8 +109,8 @@ class Pace:
 
     def _compare(self, log: EventLog, unix_s: float) -> None:
         wall, waited, rest = np.array(self._blocks).T
-        before, now = np.sort(rest[:BEFORE]), np.sort(rest[BEFORE:])
-        was_ms, is_ms = float(median(before)), float(median(now))
+        before, newest = np.sort(rest[:BEFORE]), np.sort(rest[BEFORE:])
+        was_ms, is_ms = float(median(before)), float(median(newest))
         least, most = sorted((was_ms, is_ms))
         if most - least < LEAST_MS or most < SHARE * least:
             return
@@ -118,7 +118,7 @@ class Pace:
         if most - least - waits_ms < max(LEAST_MS, (SHARE - 1) * least):
             return
         slower = is_ms > was_ms
-        apart = now[1] > before[-2] if slower else now[-2] < before[1]
+        apart = newest[1] > before[-2] if slower else newest[-2] < before[1]
         drifts = _is_drift(rest)
         if not apart or not (drifts or _is_change(rest, most - least)):
             return

@@ -92,9 +92,9 @@ class Check:
             if i < least and len(self.answers) == 1:
                 yield PieceResult(every_rank, (), True, self.answers[0].values[i])
             else:
-                yield self._of(i)
+                yield self._result_of(i)
 
-    def _of(self, i: int) -> PieceResult:
+    def _result_of(self, i: int) -> PieceResult:
         ranks_with: dict[int, list[int]] = {}
         for answer in self.answers:
             ranks = [rank for rank, count in answer.counts.items() if count > i]
@@ -154,7 +154,7 @@ class _Key(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class _Equal(NamedTuple):
+class _LastEqual(NamedTuple):
     """The last check in which a piece was equal.
 
     `step`: on the ranks in `reported`; `full`: on all ranks, None where there was no such check.
@@ -211,7 +211,7 @@ class Replicas:
     def restart(self, world: int) -> None:
         """Begin anew, with new processes."""
         self.open_checks: dict[_Key, dict[tuple[int, int], Check]] = {}
-        self._equal: dict[_Key, dict[int, _Equal]] = {}
+        self._equal: dict[_Key, dict[int, _LastEqual]] = {}
         self._drifts: dict[tuple[_Key, int], Drift] = {}
         self._newest: dict[tuple[_Key, int], int] = {}
         self._updates: dict[tuple[_Key, int], _EqualUpdates] = {}
@@ -312,7 +312,7 @@ class Replicas:
             for piece, step in enumerate(steps):
                 if step == UNKNOWN or piece in equal_pieces_of_model:
                     continue
-                equal_pieces_of_model[piece] = _Equal(step, frozenset(), step)
+                equal_pieces_of_model[piece] = _LastEqual(step, frozenset(), step)
                 drift = self._drifts.get((key, piece))
                 if drift is not None and drift.equal is None:
                     self._drifts[key, piece] = replace(drift, equal=step)
@@ -348,7 +348,7 @@ class Replicas:
                 self._drifts.pop((key, piece), None)
             if not result.differing:
                 full = step if result.reported >= expected else equal[piece].full if piece in equal else None
-                equal[piece] = _Equal(step, result.reported, full)
+                equal[piece] = _LastEqual(step, result.reported, full)
         if before and not self._drifts:
             text = say("replica_drift_end", step=step)
             self._log.add(unix_s, "replica_drift_end", text, step=step)
@@ -398,7 +398,7 @@ class Replicas:
         self._updates = {place: updates for place, updates in self._updates.items() if place[0] != key}
 
 
-def _full(equal: _Equal | None) -> int:
+def _full(equal: _LastEqual | None) -> int:
     return UNKNOWN if equal is None or equal.full is None else equal.full
 
 

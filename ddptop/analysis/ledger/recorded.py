@@ -174,16 +174,16 @@ def _join_recent(pieces: Sequence[bytes]) -> list[TimeBin]:
     least = None
     for packed in reversed(pieces):
         version, (_, step_classes, places), *_, since_bin, (of_bins, waits) = _unpack(packed)[:10]
-        found = _read_bins(of_bins)
-        if least is not None and (not found or found[-1].number < least):
+        read_bins = _read_bins(of_bins)
+        if least is not None and (not read_bins or read_bins[-1].number < least):
             raise ValueError("bins are missing")
-        for time_bin, sums in zip(found, _read_waits(waits, places, version), strict=True):
+        for time_bin, sums in zip(read_bins, _read_waits(waits, places, version), strict=True):
             time_bin.waits = sums
             bins.setdefault(time_bin.number, time_bin)
         for *_, of_recent_bins in _unpack(packed)[10:]:
             rows = [STEP_CLASSES.index(name) for name in step_classes]
-            dear = _read_dear_times(of_recent_bins, len(found), 1, rows)
-            for time_bin, sums_of_bin in zip(found, dear, strict=True):
+            dear = _read_dear_times(of_recent_bins, len(read_bins), 1, rows)
+            for time_bin, sums_of_bin in zip(read_bins, dear, strict=True):
                 time_bin.dear = sums_of_bin
         if since_bin == NO_BIN or len(bins) > RECENT_BINS:
             return [bins[number] for number in sorted(bins)]

@@ -283,7 +283,7 @@ def _waits_of_group(
 ) -> Iterator[StepWaits]:
     """Add what the ranks of a group spent in communication in some steps; gives their waits. `places`: the
     time of each place that lies before the all-reduce of the gradients, and before other collectives."""
-    members, mine, to = peers
+    members, is_own, own_ranks = peers
     usual: list[Column | None] = [None, None]
     ranks = np.arange(by_class.shape[2])[members]
     for spent_of_all, wait_of_all in kinds:
@@ -295,10 +295,10 @@ def _waits_of_group(
             wait[reduce_rows(np.logical_or, np.isnan(spent))] = np.nan
         if wait_of_all is not None:  # not known of a first step, whose bucket detail tells it
             wait = np.where(np.isnan(wait_of_all[run, members]), wait, wait_of_all[run, members])
-        own_wait = round_to_us(wait)[:, mine]
+        own_wait = round_to_us(wait)[:, is_own]
         known_wait = np.nan_to_num(own_wait)
-        by_class[WAITING][run, to] += known_wait
-        by_class[TRANSFER][run, to] += np.nan_to_num(round_to_us(spent[:, mine]) - own_wait)
+        by_class[WAITING][run, own_ranks] += known_wait
+        by_class[TRANSFER][run, own_ranks] += np.nan_to_num(round_to_us(spent[:, is_own]) - own_wait)
         total = reduce_rows(np.add, known_wait)
         steps = np.flatnonzero(total > 0)
         if not len(steps):
@@ -324,14 +324,14 @@ def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
     """(m,) where the last rank was. `excess`: (places, m) of that rank over the group; `fetches`: whether a
     DataLoader was seen in the step."""
     work = excess[_WORK_PLACES]
-    at, most = np.take(_WORK_PLACES, work.argmax(axis=0)), work.max(axis=0)
-    between_steps = ~fetches & (at == WAIT_PLACES.index("before_forward"))
-    at = np.where(between_steps, WAIT_PLACES.index("between_steps"), at)
+    place, most = np.take(_WORK_PLACES, work.argmax(axis=0)), work.max(axis=0)
+    between_steps = ~fetches & (place == WAIT_PLACES.index("before_forward"))
+    place = np.where(between_steps, WAIT_PLACES.index("between_steps"), place)
     collects = excess[_GC_PLACE] > GC_SHARE * np.maximum(work.sum(axis=0), most)
-    at = np.where(collects & (most > 0), _GC_PLACE, at)
-    at = np.where(excess[_START_PLACE] > most, _START_PLACE, at)
+    place = np.where(collects & (most > 0), _GC_PLACE, place)
+    place = np.where(excess[_START_PLACE] > most, _START_PLACE, place)
     explains = np.maximum(most, excess[_START_PLACE]) >= EXPLAINED_SHARE * longest
-    return np.where(explains, at, WAIT_PLACES.index("unknown"))
+    return np.where(explains, place, WAIT_PLACES.index("unknown"))
 
 
 _ROWS_OF_PHASES: Mapping[int, int] = MappingProxyType(

@@ -253,10 +253,10 @@ class TimeBin:
 def add_waits(sums: WaitSums, more: WaitSums) -> None:
     """Add what was waited in later steps."""
     for key, wait in more.items():
-        known = sums.get(key)
-        if known is None:
-            known = sums[key] = WaitSum()
-        known.add(wait)
+        wait_sum = sums.get(key)
+        if wait_sum is None:
+            wait_sum = sums[key] = WaitSum()
+        wait_sum.add(wait)
 
 
 class DearWait(NamedTuple):

@@ -150,8 +150,8 @@ def reached_phrase(state: RunState) -> str:
 
 
 def _reached_ns(rank: RankState, milestone: str, seen_ns: int) -> int:
-    known = rank.milestones.get(milestone)
-    return seen_ns if known is None else known.t_ns
+    reached = rank.milestones.get(milestone)
+    return seen_ns if reached is None else reached.t_ns
 
 
 def place_in_start(rank: RankState, since_ns: int) -> str:

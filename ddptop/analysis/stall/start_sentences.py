@@ -24,7 +24,10 @@ def start_sentence(state: RunState, ranks: Sequence[int], waiting: Sequence[int]
     """`rank 1 is in train.py:6 preprocess_dataset; rank 0 waits for it in DistributedDataParallel()`."""
     addresses = _addresses(state) if where == INITIALIZES else {}
     if len(addresses) > 1:
-        parts = (f"{ranks_phrase(mine, state.world)} at {at}" for at, mine in addresses.items())
+        parts = (
+            f"{ranks_phrase(of_address, state.world)} at {address}"
+            for address, of_address in addresses.items()
+        )
         return f"the ranks look for one another at different addresses: {', '.join(parts)}"
     wanted = _wanted(state) if where == INITIALIZES else 0
     if wanted:
@@ -37,9 +40,10 @@ def start_sentence(state: RunState, ranks: Sequence[int], waiting: Sequence[int]
         waits = f"; {ranks_phrase(others, state.world)} {wait} for {them} in {where}" if others else ""
         return f"{_place_phrase(state, cut_off)}{waits}"
     if not ranks:
-        who, at = ranks_phrase(waiting, state.world), "".join(f" at {at}" for at in addresses)
+        who = ranks_phrase(waiting, state.world)
+        where_all_look = "".join(f" at {address}" for address in addresses)
         interfaces = _interfaces(state) if where == INITIALIZES else ""
-        place_of_all = where + at + interfaces + _part_of_constructor(state, waiting, where)
+        place_of_all = where + where_all_look + interfaces + _part_of_constructor(state, waiting, where)
         return f"{who} {_verb(waiting, 'is', 'are')} in {place_of_all}, and none gets past it"
     what = _missing_phrase(state, ranks) or _place_phrase(state, ranks)
     wait, them = _verb(waiting, "waits", "wait"), _verb(ranks, "it", "them")
@@ -91,9 +95,10 @@ def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
     reached = milestone_of(first)
     if reached == "init":
         has = _verb(ranks, "has", "have")
-        at, name = _address(first.milestones["init"].fields), first.milestones["init"].fields.get("address")
-        why = REACH_PHRASES.get(_reach(first), "").format(at=at, name=name)
-        return f"{who} {has} not reached the store at {at}{why and f': {why}'}"
+        fields = first.milestones["init"].fields
+        address = _address(fields)
+        why = REACH_PHRASES.get(_reach(first), "").format(at=address, name=fields.get("address"))
+        return f"{who} {has} not reached the store at {address}{why and f': {why}'}"
     at = place_in_start(first, 0)
     if not at:
         of_one, of_several = MILESTONES[reached]

@@ -21,7 +21,7 @@ from ddptop.analysis.steps.evaluate_buckets import (
     rules_are_due,
 )
 from ddptop.analysis.steps.kept import DividedStep, Division, Kind, Splitter
-from ddptop.analysis.steps.own_times import PART_COLUMNS, compute_own_times
+from ddptop.analysis.steps.own_times import OWN_COLUMNS, PART_COLUMNS, compute_own_times
 from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.analysis.steps.windows import (
     BATCH,
@@ -296,7 +296,9 @@ class StepEvaluation:
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
             self._flag_by_own_times(batch.divisions, recorded, numbers[part], end_s[part])
             if self.for_views:
-                figures.minutes.add(end_s[part], None if own is None else own[1, part])
+                figures.minutes.add(
+                    end_s[part], None if own is None else own[OWN_COLUMNS.index("excess"), part]
+                )
         points: dict[str, Column] = {
             "step": numbers,
             "time_s": end_s,
@@ -470,7 +472,7 @@ class StepEvaluation:
         for n, i in enumerate(due.tolist()):
             if divisions[added[i]].peers is not self._peers:
                 self._peers = divisions[added[i]].peers
-                members = [np.arange(figures.world)[peers.to] for peers in self._peers]
+                members = [np.arange(figures.world)[peers.own_ranks] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self._flagging.evaluate(steps, slots[n:], self._compared_ranks)
             flag, stop, flagged = flags.flag, first + i + 1, None

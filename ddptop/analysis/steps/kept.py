@@ -72,9 +72,9 @@ class Peers(NamedTuple):
 
     members: Indices | slice
     """All ranks of the group."""
-    mine: Mask | slice
+    is_own: Mask | slice
     """(members,) whether a member has this group as its own: the first of its groups."""
-    to: Indices | slice
+    own_ranks: Indices | slice
     """The ranks that have it as their own."""
 
 
@@ -82,12 +82,12 @@ def _peers(scopes: Sequence[Scope], world: int) -> Iterable[Peers]:
     free = np.ones(world, bool)
     for scope in scopes:
         members = np.array(scope.ranks)
-        is_mine = free[members]
+        is_own = free[members]
         free[members] = False
-        if len(members) == world and is_mine.all():
+        if len(members) == world and is_own.all():
             yield Peers(*[slice(None)] * 3)
-        elif is_mine.any():
-            yield Peers(members, is_mine, members[is_mine])
+        elif is_own.any():
+            yield Peers(members, is_own, members[is_own])
 
 
 class _Share(NamedTuple):

@@ -119,14 +119,14 @@ def _compare_with_peers(
     exposed_wait, buffers_wait = part["exposed_wait"], part["buffers_wait"]
     exposed_wait[:] = buffers_wait[:] = np.nan
     for run, peers in runs_of_peers:
-        for members, is_mine, to in peers:
+        for members, is_own, own_ranks in peers:
             over = formulas.excess(own[run, members], without_backward[run, members])
-            excess[run, to] = over[:, is_mine]
+            excess[run, own_ranks] = over[:, is_own]
             if work is not own:
                 over = formulas.excess(work[run, members], without_backward[run, members])
-            work_excess[run, to] = over[:, is_mine]
+            work_excess[run, own_ranks] = over[:, is_own]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
-            exposed_wait[run, to] = exposed[run, to] - least[:, None]
+            exposed_wait[run, own_ranks] = exposed[run, own_ranks] - least[:, None]
             least = formulas.transfer_of_step(buffers[run, members], counts[run, members])
-            buffers_wait[run, to] = buffers[run, to] - least[:, None]
+            buffers_wait[run, own_ranks] = buffers[run, own_ranks] - least[:, None]
     return times

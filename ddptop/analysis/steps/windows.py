@@ -217,6 +217,8 @@ MB."""
 
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
+LONG_SCALARS = ("last", "recoverable", "step")
+"""Those of SCOPE_SCALARS that are kept so long, with the largest bound of any rank."""
 
 MOVES = 3
 """Changes of the flagged rank that are kept: this many in a short time are a rotating straggler."""
@@ -247,7 +249,7 @@ class ScopeWindow:
         self.ranks = Ring(SCOPE_COLUMNS, (members,), size, first=first)
         self.group = Ring(SCOPE_SCALARS, (), size, wide=True)
         self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
-        self.long = Ring(("last", "recoverable", "step", "bound"), (), LONG)
+        self.long = Ring((*LONG_SCALARS, "bound"), (), LONG)
         for ring in (self.ranks, self.group, self.bucket):
             ring.count = before
         self.measured: dict[tuple[bytes, int | None], Any] = {}
@@ -272,7 +274,9 @@ class ScopeWindow:
         self.ranks.add(ranks)
         self.group.add(group)
         self.bucket.add(bucket)
-        self.long.add(np.stack([group[1], group[2], group[0], np.fmax.reduce(ranks[2], axis=-1)]))
+        scalars = [group[SCOPE_SCALARS.index(name)] for name in LONG_SCALARS]
+        largest_bound = np.fmax.reduce(ranks[SCOPE_COLUMNS.index("bound")], axis=-1)
+        self.long.add(np.stack([*scalars, largest_bound]))
 
     def pass_over(self, steps: int) -> None:
         """Steps in which this group has no bucket detail."""

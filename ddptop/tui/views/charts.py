@@ -173,8 +173,8 @@ def _draw_bands(
     """`shape`: charts beside and below each other."""
     (columns, bands), (width, height) = shape, size
     happened = find_happened(scene)
-    made = _make_curves(scene, happened)
-    curves = [replace(made[CHARTS.index(name)], happened=happened) for name in names]
+    curve_of_chart = _make_curves(scene, happened)
+    curves = [replace(curve_of_chart[CHARTS.index(name)], happened=happened) for name in names]
     if _goes_on(scene.frame):  # a picture that stands depends on no other
         run, state = _name_run(scene.frame), scene.place.charts
         scales = [state.find_scale(run, name) for name in names]

@@ -358,7 +358,14 @@ def draw_samples(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     late, sampled = scene.frame.straggler, scene.frame.sampled
     stack = None if late is None else stack_of_straggler(sampled, late, rank)
     if stack is None or rank not in scene.stragglers:
-        stack = next((one for one in sampled if one.is_long_step and one.rank == rank), None)
+        stack = next(
+            (
+                stack_sample
+                for stack_sample in sampled
+                if stack_sample.is_long_step and stack_sample.rank == rank
+            ),
+            None,
+        )
     return [] if stack is None or most < LEAST_TREE else tree_lines(scene, stack, width, min(most, MOST_TREE))
 
 

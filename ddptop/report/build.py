@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.reducer import raise_again
 from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_STEP
-from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
 from ddptop.render.phases import PARTS
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
     from ddptop.frames.ledger import Ledger
-    from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
     from ddptop.report.content import StragglerSummary
     from ddptop.report.step_table import StepTable
@@ -94,13 +91,6 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
             ledger=ledger,
         )
     return report, [sample.points for sample in reader.sampler.samples]
-
-
-def report_from_messages(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
-    """The report of a run from its messages; `steps` is about how many steps it has."""
-    sampler = RunSampler(sample_interval(steps))
-    sampler.feed_run(MessageRun.of([*messages]), raise_again)
-    return make_report(sampler, growing=growing)
 
 
 def make_report(

@@ -218,7 +218,7 @@ MB."""
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
 LONG_SCALARS = ("last", "recoverable", "step")
-"""Those of SCOPE_SCALARS that are kept so long, with the largest bound of any rank."""
+"""SCOPE_SCALARS that are kept so long, beside the largest bound of any rank."""
 
 MOVES = 3
 """Changes of the flagged rank that are kept: this many in a short time are a rotating straggler."""

@@ -187,7 +187,7 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
             return running
         if time.monotonic() >= deadline:
             if _run_is_starting(running):
-                _tell_of_late_start(word)
+                _tell_of_late_start(word, running)
             return running
         # Nobody is starting one: waiting would be for nothing.
         if wait_s is None and not _run_is_starting(running):
@@ -201,25 +201,38 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
 LATE_START = "a run is starting, but has no ranks yet: ddptop-run loads torch or waits for its other hosts"
 
 
-def _tell_of_late_start(word: str | None) -> None:
+def _tell_of_late_start(word: str | None, running: Sequence[RunFile]) -> None:
+    reasons = find_meetings(running) or [LATE_START]
     if word is None:
         ways = "look again later; ddptop replay shows the newest recording"
-        raise CliError(f"{LATE_START}; {ways}", Exit.NOT_FOUND)
-    note(LATE_START)
+        raise CliError("; ".join([*reasons, ways]), Exit.NOT_FOUND)
+    note("; ".join(reasons))
 
 
 def _run_is_starting(running: Sequence[RunFile]) -> bool:
     """Whether a launcher is about to begin a run, or has begun one whose collector is not there yet."""
-    from ddptop.host.collector_start import has_members
-    from ddptop.host.folders import run_roots
     from ddptop.host.runs import launcher_is_starting
 
-    if launcher_is_starting():
-        return True
     # Without a launcher of ours a run shows by its members before its collector is there.
+    return launcher_is_starting() or any(_starting_folders(running))
+
+
+def _starting_folders(running: Sequence[RunFile]) -> Iterator[Path]:
+    """The folders of runs that have been begun, but have no collector yet."""
+    from ddptop.host.collector_start import has_members
+    from ddptop.host.folders import run_roots
+
     served = {run.directory for run in running}
     folders = (folder for root in run_roots() if root.is_dir() for folder in root.iterdir())
-    return any(folder not in served and has_members(folder) for folder in folders)
+    return (folder for folder in folders if folder not in served and has_members(folder))
+
+
+def find_meetings(running: Sequence[RunFile]) -> list[str]:
+    """What launchers of this host wait for whose hosts have not met, each in a sentence."""
+    from ddptop.host.meeting import read_meeting
+
+    sentences = (read_meeting(folder) for folder in _starting_folders(running))
+    return sorted(sentence for sentence in sentences if sentence is not None)
 
 
 def modified_s(path: Path) -> float:

@@ -144,13 +144,15 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
         # Not every kind of run takes all of these, and none is there if the run is not recorded.
         note_exits, note_signal = getattr(run, "note_exits", None), getattr(run, "note_signal", None)
         prepare_end = getattr(run, "prepare_end", None)
-        note_rendezvous = getattr(run, "note_rendezvous", None)
+        note_rendezvous, note_meeting = (
+            getattr(run, name, None) for name in ("note_rendezvous", "note_meeting")
+        )
         try:
             with contextlib.ExitStack() as reporting:
                 if note_exits is not None and note_signal is not None and prepare_end is not None:
                     reporting.enter_context(reporting_exits(note_exits, note_signal, prepare_end))
-                if note_rendezvous is not None:
-                    reporting.enter_context(reporting_rendezvous(note_rendezvous))
+                if note_rendezvous is not None and note_meeting is not None:
+                    reporting.enter_context(reporting_rendezvous(note_rendezvous, note_meeting))
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
                 torchrun.parse_args = lambda _: parsed
                 torchrun.main()

@@ -32,7 +32,11 @@ from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.end_notices import give_notice
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.launcher_signal import note_launcher_signal
+from ddptop.host.meeting import Meeting, remove_meeting, write_meeting
 from ddptop.host.runs import remove_run_directory
+
+LATE_MEETING_S = 30.0
+"""torchrun prints nothing while it waits for hosts, which may take until its time-out of ten minutes."""
 
 
 class RunOverHosts:
@@ -53,6 +57,11 @@ class RunOverHosts:
         self._collects = False
         self._record = "off"
         self._ended = False
+        self._have_met = False
+        self._meeting: str | None = None
+        """What this launcher waits for, as it is in the run's folder."""
+        self._meeting_began_s: float | None = None
+        """When the wait began; None: it has not, or a line on stderr has told of it."""
         self._starting: contextlib.ExitStack | None = None
         self._collector: CollectorAddress | None = None
         """On another host."""
@@ -74,7 +83,28 @@ class RunOverHosts:
     def note_rendezvous(self, job: Job) -> None:
         """Note that the launchers have met, for the first time or again. Returns at once, and never
         raises."""
+        with self._lock:
+            if not self._have_met:
+                self._have_met = True
+                remove_meeting(self._directory)
         self._exchange.note_job(job)
+
+    def note_meeting(self, meeting: Meeting) -> None:
+        """Note which hosts have come, as long as they have not met. Never raises."""
+        sentence = f"run {self._name} {meeting.describe()}"
+        now_s = time.monotonic()
+        with self._lock:
+            if self._have_met or self._ended:
+                return
+            if sentence != self._meeting:
+                if self._meeting is None:
+                    self._meeting_began_s = now_s
+                self._meeting = sentence
+                write_meeting(self._directory, sentence)
+            if self._meeting_began_s is None or now_s - self._meeting_began_s < LATE_MEETING_S:
+                return
+            self._meeting_began_s = None
+        note(sentence)
 
     def note_signal(self, number: int) -> None:
         """Note that this launcher has received a signal that ends the run. Never raises."""

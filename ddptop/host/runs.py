@@ -245,7 +245,7 @@ HELD = ("agent", "members")
 
 _MADE_HERE = re.compile(
     r"lock|alone|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
-    r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|end-[0-9a-f]{8}|"
+    r"(run|script|collector|keys)\.json(\.\d+)?|(role|meeting)(\.\d+)?|exchange|end-[0-9a-f]{8}|"
     r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|\.?ddptop-failed-\d+|ddptop-numbered-[\w-]+|flight|"
     r"ddptop_\w+_rank_\d+(\.\d+)?"
 )

@@ -19,9 +19,12 @@ import pytest
 from ddptop.cli import show
 from ddptop.cli.commands import relay
 from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.launch_options import split_exec
 from ddptop.cli.main import main
+from ddptop.cli.run_over_hosts import RunOverHosts
 from ddptop.cli.runs import MachineRuns
 from ddptop.frames.frame import Frame
+from ddptop.host.meeting import Meeting
 from ddptop.host.runs import RunFile, starting_run
 from ddptop.sources.request_pace import RequestPace
 from ddptop.tui.app import DdptopApp
@@ -236,6 +239,32 @@ def test_an_older_recording_is_not_taken_for_the_run_that_is_starting(
         out, err = capsys.readouterr()
         assert "FINISHED" in out and err.startswith("ddptop: a run is starting, but has no ranks yet: ")
     assert main(["--once", "--wait", "0"]) == 0
+
+
+def test_a_run_whose_hosts_have_not_met_says_who_has_come(
+    home_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddptop.cli.run_over_hosts.LATE_MEETING_S", 0.0)
+    for name in ("DDPTOP_RUN_DIR", "DDPTOP_RUN_ID", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")
+    parts = split_exec(["--ddptop-exec", "train.py"])
+    assert parts is not None
+    run = RunOverHosts.begin_run(parts[0], "train", ["train.py"])
+    one, two = (Meeting("a:1", 3, 3, True, come) for come in (("a",), ("a", "b")))
+    for meeting in (one, two, two):
+        run.note_meeting(meeting)
+    # Once, though it goes on.
+    assert capsys.readouterr().err == "ddptop: run train waits for its hosts: 1 of 3 has come: a\n"
+    sentence = "run train waits for its hosts: 2 of 3 have come: a, b"
+    assert main(["--once", "--wait", "0"]) == 3
+    assert capsys.readouterr().err.startswith(f"ddptop: {sentence}; look again later")
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().err == f"ddptop: {sentence}\n"
+    run.end_run(1)
+    run.note_meeting(one)
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().err.startswith("ddptop: no runs and no recordings yet")
+    assert not list((home_here / "runtime" / "ddptop").glob("*/meeting"))
 
 
 def test_a_launcher_that_was_killed_is_not_waited_for(live_run, home_here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.jobs import enough, hosts_of, in_repository, launched, nothing_left, shows, snapshot
-from tests.hosts.namespaces import hosts
+from tests.hosts.jobs import (
+    PORT,
+    enough,
+    hosts_of,
+    in_repository,
+    launch,
+    launched,
+    nothing_left,
+    shows,
+    snapshot,
+)
+from tests.hosts.namespaces import Host, hosts
 from tests.processes import DDPTOP, until
 from tests.sshd import Sshd, needs_sshd
 
@@ -57,3 +68,26 @@ def test_a_run_is_shown_on_hosts_that_do_not_collect_it(tmp_path: Path) -> None:
         enough((a, b))
         assert job.wait() == [0, 0], job.err
         nothing_left((a, b, c))
+
+
+@pytest.mark.slow
+def test_each_host_says_who_has_come_until_all_have(tmp_path: Path) -> None:
+    with hosts(2, tmp_path) as pair, contextlib.ExitStack() as ends:
+        a, b = pair
+
+        def says(host: Host, sentence: str) -> None:
+            def said() -> bool:
+                return host.run([*DDPTOP, "ls"], in_repository(host)).stderr == f"ddptop: {sentence}\n"
+
+            until(said, f"{sentence} on {host.name}")
+
+        alone = launch(b, pair, "steps=0", backend="c10d")
+        ends.callback(alone.kill_all)
+        says(b, f"run run waits for its 2 hosts: node-a:{PORT}, where they meet, does not answer")
+        alone.kill_all()
+        ends.callback(launch(a, pair, "steps=0", backend="c10d").kill_all)
+        says(a, "run run waits for its hosts: 1 of 2 has come: node-a")
+        ends.callback(launch(b, pair, "steps=0", backend="c10d").kill_all)
+        shows(a, 2)
+        assert "waits" not in a.run([*DDPTOP, "ls"], in_repository(a)).stderr
+        enough(pair)

@@ -36,7 +36,7 @@ class Ls(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Print a line per run."""
-        from ddptop.cli.find import find_live, find_recorded
+        from ddptop.cli.find import find_live, find_meetings, find_recorded
         from ddptop.cli.runs import of_live, of_recording, run_as_json, table_lines
 
         running = find_live()
@@ -44,9 +44,13 @@ class Ls(Command):
         entries += [of_recording(item) for item in find_recorded(running)]
         if options.json:
             print_json({"schema": 1, "runs": [run_as_json(entry) for entry in entries]}, allow_nan=True)
-        elif entries:
+            return 0
+        meetings = find_meetings(running)
+        if entries:
             print_text("\n".join(table_lines(entries)))
-        else:
+        for sentence in meetings:
+            note(sentence)
+        if not entries and not meetings:
             note("no runs and no recordings yet; start one with ddptop-run SCRIPT")
         return 0
 

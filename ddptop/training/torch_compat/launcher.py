@@ -3,6 +3,7 @@
 In `torch.distributed.elastic.multiprocessing.api`, `SubprocessContext` holds each rank's `Popen` in
 `subprocess_handlers[local_rank].proc`, and its `close` ends the ranks that are left when one has failed.
 Hosts meet in `next_rendezvous` of the handler that `torch.distributed.elastic.rendezvous.registry` makes.
+Its `_state_holder.state` has those that have come (c10d); the handler of the static rendezvous has none.
 Where that is otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2.13 and 2.15;
 the rendezvous was run on the latter two.
 """
@@ -11,14 +12,17 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from signal import SIGABRT
 from typing import Any, TypeAlias
 
 from ddptop.host.address_exchange import Job
+from ddptop.host.meeting import Meeting
 from ddptop.training.torch_compat.job_store import address_of
 
 Report: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
@@ -117,8 +121,13 @@ def _await_others_of_aborted(context: Any) -> None:
 
 
 @contextmanager
-def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
-    """Inside the block, report each rendezvous that this launcher has completed. `report` returns at once."""
+def reporting_rendezvous(
+    report: Callable[[Job], None], report_waiting: Callable[[Meeting], None] = lambda meeting: None
+) -> Iterator[None]:
+    """Inside the block, report each rendezvous that this launcher has completed. `report` returns at once.
+
+    `report_waiting` is called once a second, in a thread, as long as the first one is not complete.
+    """
     try:
         from torch.distributed.elastic.rendezvous import registry
 
@@ -129,12 +138,21 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
 
     @functools.wraps(original)
     def get_rendezvous_handler(*args: Any, **kwargs: Any) -> Any:
-        handler = original(*args, **kwargs)
+        # Already this waits where the host of the endpoint does not answer.
+        watch = _MeetingWatch((*args, *kwargs.values())[0], report_waiting)
+        try:
+            handler = watch.handler = original(*args, **kwargs)
+        except BaseException:
+            watch.end()
+            raise
         next_rendezvous = handler.next_rendezvous
 
         @functools.wraps(next_rendezvous)
         def reporting(*args: Any, **kwargs: Any) -> Any:
-            info = next_rendezvous(*args, **kwargs)
+            try:
+                info = next_rendezvous(*args, **kwargs)
+            finally:
+                watch.end()
             _count_rendezvous(handler)
             job = _job_of(handler, info)
             if job is not None:
@@ -149,6 +167,65 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
         yield
     finally:
         registry.get_rendezvous_handler = original
+
+
+LOOK_S = 1.0
+"""Time between two looks at who has come. Hosts that are started together have met before the first one."""
+
+CONNECT_S = 2.0
+"""Longest attempt to connect to the endpoint."""
+
+
+class _MeetingWatch:
+    """A thread that reports which hosts have come, until it is ended."""
+
+    def __init__(self, parameters: Any, report: Callable[[Meeting], None]) -> None:
+        """`parameters`: torch's `RendezvousParameters`."""
+        self.handler: Any = None
+        """torch's handler of the rendezvous, once it is made."""
+        self._parameters = parameters
+        self._report = report
+        self._reached = False
+        self._ended = threading.Event()
+        with suppress(RuntimeError):  # no thread can be started: nothing is reported
+            threading.Thread(target=self._run_watch, name="ddptop-meeting", daemon=True).start()
+
+    def end(self) -> None:
+        """Report nothing from now on, unless a report is being made. Returns at once."""
+        self._ended.set()
+
+    def _run_watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            # Its state may change while it is read; a backend of someone else's may have none.
+            with suppress(AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSError):
+                meeting = self._look()
+                if not self._ended.is_set():
+                    self._report(meeting)
+
+    def _look(self) -> Meeting:
+        parameters, handler = self._parameters, self.handler
+        state = None if handler is None else getattr(getattr(handler, "_state_holder", None), "state", None)
+        come = () if state is None else sorted(node.addr for node in {*state.participants, *state.wait_list})
+        self._reached = self._reached or bool(come) or _answers(parameters.endpoint)
+        return Meeting(
+            str(parameters.endpoint),
+            int(parameters.min_nodes),
+            int(parameters.max_nodes),
+            self._reached,
+            tuple(map(str, come)),
+        )
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether a connection to HOST:PORT is possible."""
+    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+    try:
+        # The port of the c10d rendezvous where none is given.
+        socket.create_connection(parse_rendezvous_endpoint(endpoint, 29400), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _count_rendezvous(handler: Any) -> None:

@@ -403,6 +403,13 @@ def test_a_rank_that_evaluates_waits_or_saves_has_one_word_for_it() -> None:
     assert "▤ saving" in "\n".join(map(str, lines_of("with a bill", "overview", "80x24")))
 
 
+@pytest.mark.parametrize("world", ["without DDP", "healthy", "3 hosts", "64 ranks"])
+def test_the_title_of_the_cells_of_ranks_is_whole(world: str) -> None:
+    text = "\n".join(map(str, lines_of(world, "overview", "160x50")))
+    titles = re.findall(r"(?:step time|excess) ms by (?:host and )?rank", text)
+    assert len(titles) == 1, text
+
+
 def test_pictures_of_the_overview_have_the_parts_that_it_asks_for() -> None:
     lines = [str(line) for line in lines_of("straggler", "overview", "160x50")]
     assert any("of each rank in each step" in line and "last 149 steps" in line for line in lines)

@@ -105,6 +105,10 @@ def panel_width(scene: Scene, width: int, height: int) -> int:
     return max(LEAST_WIDTH, min(width // SHARE, plan.width(hosts.ranks.shape[1]) + BORDER))
 
 
+TITLE_EDGES = 7
+"""Cells of a panel's key and rule before and after its title."""
+
+
 def rank_panel(scene: Scene, width: int, height: int, rank: int) -> Panel:
     """`height` lines with the title: the cells, the rank under the cursor and the shades."""
     world = len(scene.frame.ranks.state)
@@ -140,7 +144,9 @@ def rank_panel(scene: Scene, width: int, height: int, rank: int) -> Panel:
     title = "ranks by host"
     if usual is not None:
         lines[-1] = _draw_shades(scene, shades, figure, width - BORDER)
-        title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
+        name = heat_figures.title(figure, scene.frame)
+        title = f"{name} by host and rank"
+        title = title if text_width(title) + TITLE_EDGES <= width else f"{name} by rank"
     return Panel(title, lines, key="4", opens=Do.VIEW("heat"))
 
 

@@ -12,7 +12,7 @@ name, and measure it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -172,6 +172,10 @@ class Ranks:
         """(ranks,) excess; where that is not known, lateness."""
         # Lateness is in the same unit and grows with the same fault: ranks can be ordered by a mix of both.
         return np.where(self.compared, self.excess_ms, self.lateness_ms)
+
+    def without_excess(self) -> Ranks:
+        """A copy in which no excess is known."""
+        return replace(self, excess_ms=np.full_like(self.excess_ms, np.nan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,12 +108,9 @@ def build(
     run = _run_info(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
     steps_in_focus = rank_steps(state, detail, focus) if in_world and focus is not None else None
     if not times_waiting(run.training):
-        columns = _forget_columns(columns, EXPOSED_OF_RANKS)
-        group = replace(group, **EXPOSED_OF_GROUP)
-        if steps_in_focus is not None:
-            steps_in_focus = _forget_columns(steps_in_focus, EXPOSED_IN_STEPS)
+        columns, group, steps_in_focus = _forget_waiting(columns, group, steps_in_focus)
     if straggler is not None and straggler.group and run.training in SHARDED:
-        columns = _forget_columns(columns, ("excess_ms",))  # own times contain the waiting for the late rank
+        columns = columns.without_excess()  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
     dead = deaths(state, now_ns)
     grave = gravest_ranks(columns.state, stall, dead)
@@ -293,6 +290,15 @@ _Columns = TypeVar("_Columns", Ranks, RankSteps)
 def _forget_columns(table: _Columns, names: Sequence[str]) -> _Columns:
     """The table in which nothing is known of some columns."""
     return replace(table, **{name: np.full_like(getattr(table, name), np.nan) for name in names})
+
+
+def _forget_waiting(
+    ranks: Ranks, group: GroupFigures, steps_in_focus: RankSteps | None
+) -> tuple[Ranks, GroupFigures, RankSteps | None]:
+    """A frame's figures without exposed communication and its parts, which nothing has timed."""
+    if steps_in_focus is not None:
+        steps_in_focus = _forget_columns(steps_in_focus, EXPOSED_IN_STEPS)
+    return _forget_columns(ranks, EXPOSED_OF_RANKS), replace(group, **EXPOSED_OF_GROUP), steps_in_focus
 
 
 def _clock_reason(state: RunState) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _figures_over_ranks(
     worst = _ranks_of_largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
         worst[hellos.host_at[straggler.rank]] = straggler.rank
-    for rank in sorted((rank for rank in grave if rank < state.world), key=_sort_key(ranks.excess_ms)):
+    for rank in sorted((rank for rank in grave if rank < state.world), key=_rank_sort_key(ranks.excess_ms)):
         worst[hellos.host_at[rank]] = rank
     excess_of_worst = np.where(worst < 0, np.nan, ranks.excess_ms[worst])
     of_gpus = hellos.host_at[hellos.gpus]
@@ -141,7 +141,7 @@ def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     }
 
 
-def _sort_key(values: Column) -> Callable[[int], tuple[float, int]]:
+def _rank_sort_key(values: Column) -> Callable[[int], tuple[float, int]]:
     """A key that sorts ranks by their values, the largest last; among equals the lowest rank last."""
     sizes: list[float] = np.nan_to_num(values, nan=-np.inf).tolist()
     return lambda rank: (sizes[rank], -rank)

@@ -449,3 +449,10 @@ def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> No
 def test_in_an_evaluation_no_bar_says_what_waiting_costs_and_no_comma_parts_clauses() -> None:
     lines = [str(line).strip("▌ ") for line in lines_of("evaluating", "overview", "80x24")[1:4]]
     assert lines[1:] == ["evaluating usually takes 17 s · last complete step 12,480", "median step 26.6 ms"]
+
+
+def test_a_stall_is_in_the_step_after_the_last_complete_one_on_every_page() -> None:
+    for view in ("overview", "timeline", "stall"):
+        text = "\n".join(map(str, lines_of("stall", view, "80x24")))
+        assert "step 12,481" in text and "complete step 12,481" not in text
+    assert "last complete step 12,480" in "\n".join(map(str, lines_of("stall", "timeline", "80x24")))

@@ -216,7 +216,7 @@ def test_header_and_timeline_show_the_step_that_is_stuck(size: tuple[int, int]) 
         frame, group=replace(frame.group, step=12_478), timeline=timeline(step=12_214, kept=(12_210, 12_214))
     )
     text = screen(FakeSource(old), size, "2")
-    assert "12,480" in text
+    assert "12,481" in text
     assert "12,214" not in text
     lanes = {
         line.split()[0].strip("▸"): line for line in text.splitlines() if " r" in line[:4] or "▸r" in line

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from tests.tui.fake import ELAPSED_S, NOW, column, epoch, history, live, replay
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 
-SENTENCE = "rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)"
+SENTENCE = "rank 1 is missing: it has not entered all_reduce 3 of step 12,481 (sequence 49,923)"
 
 ASLEEP = (
     Call("/usr/lib/python3.11/threading.py", 320, "wait", "waiter.acquire()"),
@@ -40,7 +42,7 @@ def rank_position(rank: int, calls: tuple[Call, ...], **changes: object) -> Rank
         host=f"node{rank // 2}",
         pid=4_310 + rank,
         process="alive",
-        step=12_480,
+        step=12_481,
         bucket=2,
         sequence=49_923,
         group="0",
@@ -57,7 +59,7 @@ def missing() -> Frame:
     stall = Stall(
         kind="missing",
         since_s=NOW - 17,
-        step=12_480,
+        step=12_481,
         ranks=(1,),
         waiting=(0, 2, 3),
         sentence=SENTENCE,
@@ -76,7 +78,7 @@ def mismatch() -> Frame:
     stall = Stall(
         kind="mismatch",
         since_s=NOW - 17,
-        step=12_480,
+        step=12_481,
         ranks=(2,),
         waiting=(0, 1, 3),
         sentence="ranks wait in different collectives at sequence 49,923: rank 2 in broadcast, "
@@ -103,9 +105,9 @@ def died() -> Frame:
     )
     after = rank_position(0, (), process="ended by SIGTERM", operation="", at_s=None)
     deaths = (
-        Death(2, NOW - 12, 12_480, 1, None, "ValueError: shard 7 is empty", first),
+        Death(2, NOW - 12, 12_481, 1, None, "ValueError: shard 7 is empty", first),
         *(
-            Death(rank, NOW - 11, 12_480, None, "SIGTERM", "", replace(after, rank=rank), follows=True)
+            Death(rank, NOW - 11, 12_481, None, "SIGTERM", "", replace(after, rank=rank), follows=True)
             for rank in (0, 1, 3)
         ),
     )
@@ -118,10 +120,11 @@ def died() -> Frame:
         ranks=replace(
             frame.ranks,
             state=("failed",) * 4,
+            step=np.full(4, 12_481.0),
             age_ms=column(11_000, 11_000, 12_300, 11_000),
         ),
-        alerts=(Alert("failed_rank", "critical", 2, 12_480, NOW - 12, message),),
-        events=(*frame.events, LoggedEvent(NOW - 12, "failed_rank", "critical", 2, 12_480, message)),
+        alerts=(Alert("failed_rank", "critical", 2, 12_481, NOW - 12, message),),
+        events=(*frame.events, LoggedEvent(NOW - 12, "failed_rank", "critical", 2, 12_481, message)),
         deaths=deaths,
     )
 
@@ -168,11 +171,11 @@ def _stalled(stall: Stall) -> Frame:
         run=replace(frame.run, state="stalled"),
         progress=epoch(4, None),
         history=history(end_s=ELAPSED_S - 17),
-        ranks=replace(frame.ranks, state=("stalled",) * 4),
-        alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
+        ranks=replace(frame.ranks, state=("stalled",) * 4, step=np.full(4, 12_481.0)),
+        alerts=(Alert("stall", "critical", stall.ranks[0], 12_481, NOW - 17, stall.sentence, evidence),),
         events=(
             *frame.events,
-            LoggedEvent(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, f"stall: {stall.sentence}"),
+            LoggedEvent(NOW - 2, "stall", "critical", stall.ranks[0], 12_481, f"stall: {stall.sentence}"),
         ),
         stall=stall,
     )

@@ -62,7 +62,7 @@ def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list
     head = [
         Line("◂ " if kept else "", "accent").add("step ", "dim").add(count(stall.step), "bad"),
         Line(f"under way for {age(scene.frame.unix_s - stall.since_s)}", "bad"),
-        Line("newest complete step ", "dim").add(count(scene.frame.group.step)),
+        Line("last complete step ", "dim").add(count(scene.frame.group.step)),
     ]
     lines = [join_parts(head, width)]
     words = wrap_lines(scene.clean(stall.sentence), width - 2, 3)

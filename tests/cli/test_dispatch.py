@@ -65,6 +65,19 @@ def test_help_lists_every_command_with_examples_and_themes(capsys: pytest.Captur
     assert "--ascii" in _help(capsys, "report") and "--rate" not in _help(capsys, "report")
 
 
+@pytest.mark.parametrize("columns", ["1", "2", "5"])
+def test_a_terminal_of_one_column_gets_what_it_asks_for(
+    home_here, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """Every command has its help made before it runs."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["ls"]) == 0
+    assert "no runs" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+
+
 def test_a_process_that_ends_need_not_look_for_cycles(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))

@@ -35,10 +35,14 @@ class Parser(argparse.ArgumentParser):
         raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
 
 
+MIN_COLUMNS = 11
+"""As argparse has it for a terminal that is narrower."""
+
+
 def wrap_text(text: str, indent: str = "") -> str:
     """The text in lines of the terminal's width. All lines but the first begin with `indent`."""
     # Two less than the terminal's, as argparse leaves.
-    width = shutil.get_terminal_size().columns - 2
+    width = max(MIN_COLUMNS, shutil.get_terminal_size().columns - 2)
     return textwrap.fill(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

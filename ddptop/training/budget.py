@@ -92,11 +92,11 @@ CALM_BATCHES = 8
 """Fewer are left out only where there was room for that in so many batches in a row."""
 
 ASIDE_NS = 6_000
-"""What a step takes in which the recorder stands aside, until that is measured: 5 to 7 us in short steps
-(RECORDER.md)."""
+"""What a step takes in which the recorder stands aside, until that is measured: 3.5 to 4.3 us in steps below
+1 ms, more where caches are cold (RECORDER.md)."""
 
-UNSEEN_END_FACTOR = 1.25
-"""What the end of an unseen step takes over what is clocked of it: 6.6 us of 5.3 (RECORDER.md)."""
+UNSEEN_END_FACTOR = 1.4
+"""What the end of an unseen step takes over what is clocked of it: 3.7 us of 2.6 (RECORDER.md)."""
 
 EACH_PERIOD, EACH_SECOND_PERIOD, EACH_FOURTH_PERIOD, EACH_SIXTEENTH_PERIOD = 1, 2, 4, 16
 """How often the publisher takes the finished steps: once in so many periods of REPORT_S."""

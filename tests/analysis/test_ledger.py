@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddptop.analysis.ledger.rare import rare_straggler
 from ddptop.analysis.ledger.recorded import MEASURES_ASIDE
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
@@ -686,6 +687,29 @@ def test_short_pauses_far_outside_the_noise_are_flagged_the_second_time() -> Non
     assert flagged_after[0] in (90, 91), "others wait in the step behind the second one"
     (logged,) = rare_events_of(reducer, world)
     assert "400 ms after the optimizer" in logged and flagged_after[0] == int(logged[-3:-1])
+
+
+def test_short_stops_of_all_ranks_do_not_hide_pauses_that_are_longer() -> None:
+    """A rank takes 0.3 s more every 40 steps; the kernel often stops any rank for up to 120 ms."""
+    chance = random.Random(4)
+    world = World(3, own=True)
+    reducer = begun(world)
+
+    def stop_a_rank() -> None:
+        stops_us = chance.randrange(90_000, 120_000) if chance.random() < 0.25 else 0
+        world.delays = {(chance.randrange(3), "forward"): stops_us}
+        if world.step % 40 == 39:
+            world.delays[1, "after_optimizer"] = 300_000
+
+    feed_together(reducer, world.steps(400, before_step=stop_a_rank))
+    ledger = ledger_of(world, reducer)
+    pauses = next(row for row in ledger.run.waited_for if row.place == "after_optimizer")
+    assert (pauses.rank, pauses.n_dear, pauses.others_as_dear_s) == (1, 10, 0.0)
+    dear_s = sum(row.dear_rank_seconds for row in ledger.run.waited_for)
+    assert pauses.dear_rank_seconds < 0.5 * dear_s, "most is waited in short stops"
+    found = rare_straggler(ledger)
+    assert found is not None and (found.rank, found.place) == (1, "after_optimizer")
+    assert len(rare_events_of(reducer, world)) == 1
 
 
 @pytest.mark.parametrize("noise_us", [(100_000, 400_000), (300_000, 320_000)])

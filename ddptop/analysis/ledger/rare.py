@@ -27,7 +27,8 @@ LONG_S, LEAST_PCT = 1.0, 2.0
 
 N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.75
 """Shorter ones are flagged if there are so many, they cost so much, and so much of what was waited in dear
-steps was for this rank: on a busy machine the kernel stops now this rank, now that one, for as long."""
+steps, and about as long, was for this rank: on a busy machine the kernel stops now this rank, now that one,
+for as long."""
 
 FEW_SHORT, FEW_S, NOISE_TIMES, ALIKE = 2, 0.1, 5.0, 1.2
 """Or from two of so many seconds on, if they are far outside the noise of the run: so many times as long as
@@ -69,16 +70,15 @@ def _dearest(ledger: Ledger, cost: SkewCost) -> Straggler | None:
     """The flagged rank that costs most by one of the ledger's two costs (run, last minutes); None: none is
     flagged."""
     n_ranks = len(ledger.ranks.elapsed_s)
-    dear_s = sum(waited.dear_rank_seconds for waited in cost.waited_for)
     flagged = [
         _straggler(waited, ledger, cost, n_ranks)
         for waited in cost.waited_for
-        if waited.n_dear and waited.place not in NOT_FLAGGED and _is_flagged(waited, cost, n_ranks, dear_s)
+        if waited.n_dear and waited.place not in NOT_FLAGGED and _is_flagged(waited, cost, n_ranks)
     ]
     return max(flagged, key=lambda straggler: straggler.cost_pct, default=None)
 
 
-def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
+def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> bool:
     def is_outside() -> bool:
         others_s = (
             row.longest_s
@@ -93,7 +93,7 @@ def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) 
         waited.dear_s,
         cost.over_s,
         cost_pct=lambda: _cost_pct(waited, cost, n_ranks),
-        is_main=lambda: waited.dear_rank_seconds >= SHORT_SHARE * dear_s,
+        is_main=lambda: is_main_wait(waited.dear_rank_seconds, waited.others_as_dear_s),
         is_outside=is_outside,
     )
 
@@ -102,6 +102,12 @@ def stands_out(dear_s: float, longest_s: float, others_s: float) -> bool:
     """Whether the dear steps of a rank and place are far outside the noise. `dear_s`, `longest_s`: their mean
     wait and the longest; `others_s`: the longest in a dear step for another rank or place."""
     return dear_s >= max(FEW_S, NOISE_TIMES * others_s, longest_s / ALIKE)
+
+
+def is_main_wait(waited: float, for_others: float) -> bool:
+    """Whether most of what was waited in dear steps was for one rank in one place. `for_others`: only where
+    that was half as long or longer, since the kernel stops ranks for a shorter time all day."""
+    return waited >= SHORT_SHARE * (waited + for_others)
 
 
 def is_dear_enough(

@@ -6,7 +6,7 @@ are evaluated at once, nor on when somebody looks.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,25 @@ import numpy as np
 
 from ddptop.analysis.ledger.rare import (
     NOT_FLAGGED,
-    SHORT_SHARE,
     cause_of,
     cost_of_others_pct,
     is_dear_enough,
+    is_main_wait,
     stands_out,
 )
 from ddptop.analysis.ledger.step_times import WAIT_PLACES
-from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, KindWaits, WaitSum, add_dear
+from ddptop.analysis.ledger.sums import (
+    AS_LONG_POWERS,
+    RECENT_BIN_S,
+    RECENT_BINS,
+    KindWaits,
+    WaitSum,
+    add_dear,
+)
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ddptop.analysis.ledger.sums import DearSum, DearWait
     from ddptop.analysis.state import RunState
@@ -62,6 +69,15 @@ class _DearPlace:
         return sums
 
 
+def _ms_from(sums: WaitSum, dear_ms: Mapping[int, float] | None = None) -> float:
+    """What was waited in dear steps for the rank and place of these sums, where it was about as long as in
+    the dearest of them; in all with `dear_ms`, for whomever."""
+    as_long = sums.dearest_power({}) - AS_LONG_POWERS
+    if dear_ms is None:
+        return sums.dear_ms_from(as_long, {})
+    return sum(ms for power, ms in dear_ms.items() if power >= as_long)
+
+
 def _add_wait(sums: WaitSum, wait: DearWait) -> None:
     waits = KindWaits(1, wait.rank_ms)
     add_dear(sums.dear, wait.step, wait.end_s, wait.longest_ms, waits, wait.kind)
@@ -73,11 +89,11 @@ class RareEvents:
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._places: dict[tuple[int, str], _DearPlace] = {}
-        self._dear_ms = 0.0
-        """Waited in all recorded dear steps, for whomever."""
+        self._dear_ms: defaultdict[int, float] = defaultdict(float)
+        """Waited in all recorded dear steps, for whomever, by the power of two of the longest wait."""
         self._recent: deque[DearWait] = deque()
         """The dear steps of the last minutes, whoever was waited for."""
-        self._recent_ms = 0.0
+        self._recent_ms: defaultdict[int, float] = defaultdict(float)
         """What was waited in them."""
         self._longest: dict[tuple[int, str], DearWait] = {}
         """The one with the longest wait of one rank, by rank and place."""
@@ -89,8 +105,8 @@ class RareEvents:
         if self._first_s is None:
             self._first_s = float(end_s[0])
         for wait in waits:
-            self._dear_ms += wait.rank_ms
-            self._recent_ms += wait.rank_ms
+            self._dear_ms[wait.power] += wait.rank_ms
+            self._recent_ms[wait.power] += wait.rank_ms
             # Of many ranks, the sums from which the scales follow take much memory.
             kept_wait = wait._replace(dear=None)
             self._recent.append(kept_wait)
@@ -132,27 +148,36 @@ class RareEvents:
         dear.of_kinds[wait.kind] = KindWaits(of_kind.n_steps - 1, of_kind.rank_ms - wait.rank_ms)
         dear.longest_ms -= wait.longest_ms
         # Nothing is known of the others' steps before: what is short stands out by five of its steps.
-        return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, self._dear_ms, ())
+        for_others_ms = _ms_from(before, self._dear_ms) - wait.rank_ms
+        return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, for_others_ms, ())
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
         while self._recent[0].end_s < wait.end_s - RECENT_S:
-            self._recent_ms -= self._recent.popleft().rank_ms
-        of_recent, of_run = place.recent_sum().dearest({}), place.of_run.dearest({})
-        return self._are_dear_enough(
-            of_recent, wait, recent_s, self._recent_ms, self._recent
-        ) or self._are_dear_enough(of_run, wait, wait.end_s, self._dear_ms, self._longest.values())
+            old_wait = self._recent.popleft()
+            self._recent_ms[old_wait.power] -= old_wait.rank_ms
+        times = (
+            (place.recent_sum(), recent_s, self._recent_ms, self._recent),
+            (place.of_run, wait.end_s, self._dear_ms, self._longest.values()),
+        )
+        return any(
+            self._are_dear_enough(
+                sums.dearest({}), wait, over_s, _ms_from(sums, dear_ms) - _ms_from(sums), waits
+            )
+            for sums, over_s, dear_ms, waits in times
+        )
 
     def _are_dear_enough(
         self,
         dear: DearSum,
         wait: DearWait,
         over_s: float,
-        dear_ms: float,
+        for_others_ms: float,
         waits: Collection[DearWait],
     ) -> bool:
-        """Whether the dear steps of the rank and place of a wait are. `dear_ms`: waited in all recorded dear
-        steps of that time, for whomever; `waits`: the longest of them at least, empty: they are not known."""
+        """Whether the dear steps of the rank and place of a wait are. `for_others_ms`: waited for others in
+        recorded dear steps of that time, where it was as long; `waits`: the longest of them at least, empty:
+        they are not known."""
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
 
         def is_outside() -> bool:
@@ -172,7 +197,7 @@ class RareEvents:
             cost_pct=lambda: cost_of_others_pct(
                 dear.rank_ms(wait.scales()) / 1000.0, over_s, self._state.world
             ),
-            is_main=lambda: dear.rank_ms({}) >= SHORT_SHARE * dear_ms,
+            is_main=lambda: is_main_wait(dear.rank_ms({}), for_others_ms),
             is_outside=is_outside,
         )
 

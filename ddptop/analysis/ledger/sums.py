@@ -62,6 +62,9 @@ USUAL_STEPS = 32
 LONG_FIRST_MS = 1000.0
 """A first step that is longer is dear: there is no usual length yet."""
 
+AS_LONG_POWERS = 1
+"""Waits for others are as long from half of that power of two on."""
+
 ALIKE_POWERS = 2
 """Waits are alike down to a quarter of the power of two of those that cost the most."""
 
@@ -174,11 +177,18 @@ class WaitSum:
         )
         return self.other_ms + self.usual_ms * (1 + scale) + more_ms
 
+    def dearest_power(self, scales: Mapping[int, float]) -> int:
+        """The power of two of the dear waits that cost the most together. `scales`: as for `dearest`."""
+        return max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
+
+    def dear_ms_from(self, power: int, scales: Mapping[int, float]) -> float:
+        """What all ranks waited in dear steps with a wait of this power of two or a longer one."""
+        return sum(dear.rank_ms(scales) for of_dear, dear in self.dear.items() if of_dear >= power)
+
     def dearest(self, scales: Mapping[int, float]) -> DearSum:
         """The dear steps that cost the most together, and those with nearly as long waits or longer ones.
         `scales`: what steps that were left out add, by kind."""
-        most = max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
-        group = DearSum()
+        group, most = DearSum(), self.dearest_power(scales)
         powers = [power for power in sorted(self.dear) if power >= most - ALIKE_POWERS]
         for power in powers:
             group.add(self.dear[power])
@@ -274,6 +284,11 @@ class DearWait(NamedTuple):
     """Kind of the step (`dear_times`)."""
     dear: Callable[[], DearSums] | None = None
     """Finds the dear steps up to this one, of which its scale follows; None: they are not scaled."""
+
+    @property
+    def power(self) -> int:
+        """The power of two of the longest wait."""
+        return math.frexp(self.longest_ms)[1]
 
     def scales(self) -> Mapping[int, float]:
         """By kind, what dear steps that were left out before it add to the recorded ones."""

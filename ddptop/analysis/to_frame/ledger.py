@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import lru_cache
 from heapq import nlargest
 from typing import TYPE_CHECKING
@@ -10,13 +11,13 @@ import numpy as np
 
 from ddptop.analysis.ledger.dear_times import NO_SCALES, iterate_explained, scale_dear
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES, WAITING
-from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
+from ddptop.analysis.ledger.sums import AS_LONG_POWERS, NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
 from ddptop.protocol.messages import RECORDING_STOPPED, Activity, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.ledger.dear_times import DearScales
     from ddptop.analysis.ledger.sums import WaitSums
@@ -118,6 +119,10 @@ def _make_skew_cost(
     waited_s = sum(whole_ms.values()) / 1000.0
     largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])
     lost_pct = 100 * waited_s / rank_seconds if rank_seconds > 0 and steps else None
+    dear_ms: defaultdict[int, float] = defaultdict(float)
+    for wait in waits.values():
+        for power, dear in wait.dear.items():
+            dear_ms[power] += dear.rank_ms(scales.by_kind)
     low_pct, high_pct = _interval(bins, scales, lost_pct)
     return SkewCost(
         over_s=over_s,
@@ -129,16 +134,26 @@ def _make_skew_cost(
         # Steps that are left out last as long as others. A recording that is thinned keeps the dear ones.
         recorded_steps=steps if is_thinned else round(steps / (1 + scale)),
         waited_for=tuple(
-            _make_waited_for(key, waits[key], ms, scales, rank_seconds) for key, ms in largest if ms > 0
+            _make_waited_for(key, waits[key], ms, scales.by_kind, rank_seconds, dear_ms)
+            for key, ms in largest
+            if ms > 0
         ),
     )
 
 
 def _make_waited_for(
-    key: int, wait: WaitSum, ms: float, scales: DearScales, rank_seconds: float
+    key: int,
+    wait: WaitSum,
+    ms: float,
+    scales: Mapping[int, float],
+    rank_seconds: float,
+    dear_ms: Mapping[int, float],
 ) -> WaitedFor:
+    """`dear_ms`: waited in dear steps for any rank, by the power of two of the longest wait."""
     rank, place = divmod(key, len(WAIT_PLACES))
-    dear = wait.dearest(scales.by_kind)
+    dear, as_long = wait.dearest(scales), wait.dearest_power(scales) - AS_LONG_POWERS
+    others_ms = sum(ms for power, ms in dear_ms.items() if power >= as_long)
+    others_ms -= wait.dear_ms_from(as_long, scales)
     return WaitedFor(
         rank=rank,
         place=WAIT_PLACES[place],
@@ -150,8 +165,9 @@ def _make_waited_for(
         dear_steps=tuple(dear.steps),
         dear_s=dear.longest_ms / 1000.0 / max(1, dear.n_steps),
         n_dear=dear.n_steps,
-        n_dear_in_all=round(dear.n_steps_in_all(scales.by_kind)),
-        dear_rank_seconds=dear.rank_ms(scales.by_kind) / 1000.0,
+        n_dear_in_all=round(dear.n_steps_in_all(scales)),
+        dear_rank_seconds=dear.rank_ms(scales) / 1000.0,
+        others_as_dear_s=others_ms / 1000.0,
         dear_since_s=dear.since_s,
         dear_until_s=dear.until_s,
     )

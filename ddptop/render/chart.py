@@ -45,6 +45,9 @@ median, or that of so many before or after it, for it changes where figures are 
 KEPT_SHARE = 0.6
 """A scale stays while the series needs at least this share of it."""
 
+WRITTEN_OUT = 5
+"""Below this power of ten a label of a logarithmic scale has all its digits: 100, and not 1e+02."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -191,7 +194,8 @@ class Scale:
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""
         if self.log:
-            return f"{significant(10.0**value, 2)}"
+            text = significant(10.0**value, 2)
+            return fixed(float(text), 0) if 2 <= value < WRITTEN_OUT else text
         unit = _round_unit(self.high - self.low)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
         return fixed(value, digits) if digits <= 6 and abs(value) < 1e7 else significant(value, 2)

@@ -181,6 +181,13 @@ def test_quantiles_per_bin() -> None:
 def test_a_logarithmic_scale_is_labelled_with_values() -> None:
     scale = Scale.of_logs(column(-2.0, 1.0))
     assert (scale.label(scale.low), scale.label(scale.high)) == ("0.01", "10")
+    assert [scale.label(value) for value in (1.9, 2, 3.079, 4.5, 5)] == [
+        "79",
+        "100",
+        "1,200",
+        "32,000",
+        "1e+05",
+    ]
     assert Axis.over_time(column(0, NOW), 10, None).columns == 10
 
 

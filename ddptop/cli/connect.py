@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -33,6 +34,9 @@ _JOB = re.compile(r"\d+([+_]\d+)?")
 
 TCP_S = 10.0
 """How long a connection over TCP may take."""
+
+REACH_S = 2.0
+"""How long is tried, after that, why there is none."""
 
 WAIT_S = 2.0
 """Time between two attempts while `--wait` waits for the run to start."""
@@ -146,10 +150,23 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
         # A wrong key is refused at once, whatever --wait says.
         if link.is_refused or late:
             link.close()
-            hint = "" if link.is_refused else f" in {TCP_S:g} s; was the run started with --ddptop-listen?"
-            raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.is_refused else Exit.FAILED)
+            if link.is_refused:
+                raise CliError(trouble, Exit.REFUSED)
+            reason = why_not_reached(where)
+            hint = "was the run started with --ddptop-listen?"
+            raise CliError(f"{trouble} in {TCP_S:g} s: {reason}; {hint}" if reason else f"{trouble}; {hint}")
         link.wait_for_frame(50)
     return RemoteSource(where, where, link, partial(TcpLink, where, key))
+
+
+def why_not_reached(where: str) -> str | None:
+    """Why no connection to HOST:PORT is possible, as the system says; None: one is. libzmq does not tell."""
+    host, _, port = where.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
 
 
 def _connect_source(target: Target, wait_s: float) -> RemoteSource:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -276,3 +277,21 @@ def test_a_connection_that_says_nothing_is_given_up(far: Far, screen: Terminal) 
     screen.press("q")
     screen.wait_for("ready>")
     until(lambda: not far.at_far_end(), "nothing left")
+
+
+def test_why_no_collector_is_reached_over_tcp_is_said(
+    home_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddptop.cli.connect.TCP_S", 0.2)
+    key = str(home_here / "key")
+    assert main(["key", "new", key]) == 0
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        capsys.readouterr()
+        assert main(["--connect", where, "--key", key, "--once"]) == Exit.FAILED
+    said = capsys.readouterr().err
+    assert f"no connection to {where}" in said
+    assert said.endswith(": Connection refused; was the run started with --ddptop-listen?\n")
+    assert main(["--connect", "no-such-host.invalid:7077", "--key", key, "--once"]) == Exit.FAILED
+    assert re.search(r"in 0\.2 s: .*name.*; was the run", capsys.readouterr().err, re.IGNORECASE)

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, first_picture, show
@@ -87,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
             note(TOO_NOISY.format(rank=options.ranks - 1))
         elif options.ranks == 1:
             note(ALONE.format(option="--ranks"))
-        print_replay_hint(name)
+        print_replay_hint(start.run)
     return code
 
 
@@ -349,11 +350,14 @@ def _read_output(output: IO[bytes]) -> list[str]:
     return [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
 
 
-def print_replay_hint(name: str) -> None:
-    """Say how to replay it."""
-    for recording in find.find_recorded(find.find_live()):
-        if recording.name == name:
-            note(f"replay it with: {own_command()} replay {shlex.quote(str(recording.path))}")
+def print_replay_hint(run: RunFile | None) -> None:
+    """Say how to replay it, or that it was not recorded. None: it has not begun."""
+    if run is None:
+        return
+    if run.recording is None:
+        note("it was not recorded: there is nothing to replay")
+    elif Path(run.recording).exists():
+        note(f"replay it with: {own_command()} replay {shlex.quote(run.recording)}")
 
 
 if __name__ == "__main__":

@@ -117,5 +117,5 @@ def main(options: argparse.Namespace) -> int:
         simulated.stop_ranks()
     if options.simulate == 1:
         note(demo.ALONE.format(option="--simulate"))
-    demo.print_replay_hint(name)
+    demo.print_replay_hint(start.run)
     return code

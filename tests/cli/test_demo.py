@@ -259,3 +259,16 @@ def test_a_demo_that_is_killed_leaves_no_process_and_no_folder(
         assert process.wait(DEADLINE_S) == (-sign if sign is signal.SIGKILL else 128 + sign)
         until(lambda: not processes_of(env), "the end of all processes")
     assert list((tmp_path / "r" / "ddptop").glob("*")) == []
+
+
+def test_at_the_end_it_is_said_how_to_replay_it_or_that_it_was_not_recorded(
+    live_run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever `DDPTOP_RECORD` puts the recording."""
+    path = tmp_path / "a demo.ddptop"
+    path.touch()
+    run = live_run("demo-a9", "aa11", recording=str(path))
+    demo.print_replay_hint(run)
+    assert capsys.readouterr().err.endswith(f" replay '{path}'\n")
+    demo.print_replay_hint(replace(run, recording=None))
+    assert capsys.readouterr().err == "ddptop: it was not recorded: there is nothing to replay\n"

@@ -399,7 +399,7 @@ def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
 def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     evaluated_ns, data_ns = (_positive_or_none(event.fields.get(name)) or 0 for name in ("ns", "data_ns"))
     if 0 <= data_ns <= evaluated_ns:
-        state.past_activities.end_evaluation(event.rank, event.step, event.t_ns)
+        state.past_activities.end_evaluation(event.rank, event.t_ns)
         state.ledger.note_evaluated(rank_state.row, event.t_ns, evaluated_ns, data_ns, t_ns)
 
 

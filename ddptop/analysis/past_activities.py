@@ -65,6 +65,14 @@ class PastActivities:
         self._spans: deque[RankSpan] = deque(maxlen=SPANS_OF_RANKS)
         self._newest: dict[int, RankSpan] = {}
         """By rank."""
+        self._evaluations: dict[int, RankSpan] = {}
+        """The newest evaluation of each rank."""
+        self._evaluation: RankSpan | None = None
+        """The newest one of the run; of those below."""
+        self._unmeasured: set[int] = set()
+        """Ranks that have told of it, and not yet when theirs had ended."""
+        self._measured_ns = 0
+        """When the last one of the others had ended, by the collector's clock."""
         self._pending: list[RankSpan] = []
         """Spans whose step is not complete."""
 
@@ -87,28 +95,33 @@ class PastActivities:
             kind: PastKind = "save" if is_save else "evaluate"
             span = self._take_of_rank(rank, kind, step, begin, own)
             span.ahead_ns = arrived - own
-            self._take_of_run(kind, step, span.begin_ns + span.ahead_ns, arrived)
+            of_run = self._take_of_run(kind, step, span.begin_ns + span.ahead_ns, arrived)
+            if not is_save:
+                if of_run is not self._evaluation:
+                    self._evaluation, self._measured_ns = of_run, 0
+                    self._unmeasured.clear()
+                self._unmeasured.add(rank)
+                self._evaluations[rank] = span
 
-    def end_evaluation(self, rank: int, step: int, ended_ns: int) -> None:
-        """Let the rank's evaluation in a step end when the rank says, by its own clock: heartbeats go on to
-        tell of it until the rank trains again."""
-        span = self._newest.get(rank)
-        if span is None or span.kind != "evaluate" or span.step != step:
+    def end_evaluation(self, rank: int, ended_ns: int) -> None:
+        """Let the evaluation that a rank has told of end when the rank says, by its own clock: heartbeats go on
+        to tell of it until the rank trains again. That of the run ends with the last of its ranks'."""
+        span = self._evaluations.get(rank)
+        if span is None or not span.begin_ns <= ended_ns <= span.end_ns:
             return
-        told_ns, span.end_ns = span.end_ns, max(span.begin_ns, ended_ns)
-        of_run = next((past for past in reversed(self.of_run) if past.kind == "evaluate"), None)
-        if of_run is None or of_run.step != step or told_ns + span.ahead_ns < of_run.end_ns:
-            return  # another rank's evaluation ends later
-        ends_ns = (
-            past.end_ns + past.ahead_ns
-            for past in self._newest.values()
-            if past.kind == "evaluate" and past.step == step
-        )
-        of_run.end_ns = max(of_run.begin_ns, *ends_ns)
+        span.end_ns = ended_ns
+        if rank not in self._unmeasured or self._evaluation is None:
+            return
+        self._unmeasured.discard(rank)
+        self._measured_ns = max(self._measured_ns, ended_ns + span.ahead_ns)
+        if not self._unmeasured and self._evaluation.begin_ns <= self._measured_ns:
+            self._evaluation.end_ns = self._measured_ns
 
     def begin_group(self) -> None:
         """Ranks restart: their clocks may be others now."""
         self._newest.clear()
+        self._evaluations.clear()
+        self._evaluation = None
         self._spans.clear()
         self._pending.clear()
         for span in self.of_run:
@@ -153,12 +166,15 @@ class PastActivities:
             self._pending.append(span)
         return span
 
-    def _take_of_run(self, kind: PastKind, step: int, begin_ns: int, t_ns: int) -> None:
+    def _take_of_run(self, kind: PastKind, step: int, begin_ns: int, t_ns: int) -> RankSpan:
+        """Returns this span of the run."""
         for span in reversed(self.of_run):
             if span.kind == kind:
                 if span.step == step or begin_ns <= span.end_ns:
                     span.begin_ns, span.end_ns = min(span.begin_ns, begin_ns), max(span.end_ns, t_ns)
                     span.step = step
-                    return
+                    return span
                 break
-        self.of_run.append(RankSpan(-1, kind, step, begin_ns, t_ns))
+        span = RankSpan(-1, kind, step, begin_ns, t_ns)
+        self.of_run.append(span)
+        return span

@@ -73,7 +73,8 @@ def test_the_pause_after_an_evaluation_is_not_marked(standing: Standing) -> None
     ends_s = []
     for rank, ended_s in enumerate((4.0, 6.0)):
         ended_ns = TRAINED_NS + int(ended_s * NS)
-        event = Event("evaluated", ended_ns, rank, STEPS, {"ns": 3 * NS, "data_ns": 0})
+        # The step that heartbeats told is over by then.
+        event = Event("evaluated", ended_ns, rank, STEPS + 1, {"ns": 3 * NS, "data_ns": 0})
         standing.reducer.feed(Received(TRAINED_NS + 10 * NS, rank, 1000 + rank, 1_001, event))
         [span] = standing.beat(10.0 + rank, *[IN_BARRIER] * WORLD).past_activities
         ends_s.append(round(span.until_s - began_s, 3))

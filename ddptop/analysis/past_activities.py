@@ -104,8 +104,8 @@ class PastActivities:
                 self._evaluations[rank] = span
 
     def end_evaluation(self, rank: int, ended_ns: int) -> None:
-        """Let the evaluation that a rank has told of end when the rank says, by its own clock: heartbeats go on
-        to tell of it until the rank trains again. That of the run ends with the last of its ranks'."""
+        """Let an evaluation that a rank has told of end when the rank says, by its own clock: heartbeats tell
+        of it until the rank trains again. That of the run ends with the last of its ranks'."""
         span = self._evaluations.get(rank)
         if span is None or not span.begin_ns <= ended_ns <= span.end_ns:
             return

@@ -306,7 +306,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             over_when_averaged=True,
             of_one_rank=True,
             begin_is_event=True,
-            remedy="Look for code that changes parameters or buffers on some ranks only, and start all ranks "
+            remedy="Find code that only some ranks run: it changes parameters or buffers. Start all ranks "
             "from one checkpoint.",
             remedies={"comm_hook": _DEVIATING_HOOK},
         ),

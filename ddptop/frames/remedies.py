@@ -335,7 +335,7 @@ START_ACTIONS = {
     "and all ranks import at once.",
     "first_batch": "Time the dataset alone, without DDP: what opens files, lists folders or starts workers "
     "before its first batch?",
-    "nobody": "Set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to an interface that reaches the other ranks.",
+    "nobody": "Set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME: the interface has to reach the other ranks.",
 }
 """What to do about ranks that do not meet, by `Stall.start`."""
 

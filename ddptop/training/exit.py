@@ -38,13 +38,12 @@ class ExitReason(NamedTuple):
     reason: str
     trace: Stack | None
     message: tuple[str, ...] = ()
+    """The complete message of an exception in lines; empty where the reason has all of it."""
 
     def as_evidence(self, t_ns: int) -> Evidence:
         """The evidence of a process that exits before its first step."""
         stacks = with_source([] if self.trace is None else [self.trace])
         return fit_evidence(Evidence(t_ns, 0, 0, Phase.OTHER, -1, self.reason, (), stacks, (), self.message))
-
-    """The complete message of an exception in lines; empty where the reason has all of it."""
 
 
 _of_child: list[ExitReason] = []

@@ -196,6 +196,12 @@ def test_a_run_comes_before_a_file_of_its_name(
     # The file that a live run still writes is shown live.
     assert main(["./train", "--once"]) == 0
     assert watched == [run, run]
+    # Also where a home is reached by a link.
+    (tmp_path / "link").symlink_to(folder)
+    write_recording(folder / "other", name="other", count=20)
+    other = live_run("other-k8qf", "aa12", recording=str(tmp_path / "link" / "other"))
+    assert main(["./other", "--once"]) == 0
+    assert watched[-1] == other
 
 
 def test_a_run_that_a_launcher_is_starting_is_waited_for(

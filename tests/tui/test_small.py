@@ -17,6 +17,7 @@ from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
 from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views import why
 from ddptop.tui.views.overview import draw_verdict, verdict_height
 from ddptop.tui.views.why import draw_waits
 from tests.tui.drive import Sketch, sketch
@@ -395,6 +396,23 @@ def test_what_to_try_is_cut_before_the_place_and_not_in_the_middle() -> None:
     for world, words in shown.items():
         lines = [str(line).strip("▌ ") for line in lines_of(world, "overview", "50x24")]
         assert f"try: {words}" in lines, lines
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [
+        ("Set it to an interface that reaches the other ranks.", "set it to an interface that …"),
+        ("Use fewer DataLoader workers (num_workers) or batches.", "use fewer DataLoader workers"),
+        ("Let all ranks call the same in the same order.", "let all ranks call the same"),
+        ("Find out what holds it: a lock, a worker, or a file.", "find out what holds it: a lock"),
+    ],
+)
+def test_what_to_try_is_cut_where_a_part_of_it_ends(
+    monkeypatch: pytest.MonkeyPatch, action: str, shown: str
+) -> None:
+    monkeypatch.setattr(why, "next_action", lambda frame: action)
+    [line] = why.draw_first_action(Scene(frame_of("healthy"), Place()), 37)
+    assert str(line).rstrip() == f"try: {shown}"
 
 
 def test_a_rank_that_evaluates_waits_or_saves_has_one_word_for_it() -> None:

@@ -145,7 +145,7 @@ def _show_file(path: Path, options: argparse.Namespace, mode: Mode) -> int:
 
     whole_path = path.resolve()
     for run in find_live():
-        if run.recording is not None and Path(run.recording) == whole_path:
+        if run.recording is not None and Path(run.recording).resolve() == whole_path:
             return show_live(run, options, mode)
     return _show_end(path, options)
 

@@ -197,7 +197,9 @@ class _MeetingWatch:
     def _run_watch(self) -> None:
         while not self._ended.wait(LOOK_S):
             # Its state may change while it is read; a backend of someone else's may have none.
-            with suppress(AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSError):
+            with suppress(
+                ImportError, AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSError
+            ):
                 meeting = self._look()
                 if not self._ended.is_set():
                     self._report(meeting)

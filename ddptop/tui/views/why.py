@@ -202,7 +202,7 @@ def draw_first_action(scene: Scene, width: int, most: int = 1) -> list[Line]:
     if not action:
         return []
     # Where no clause fits, its begin is one without the place, which is named elsewhere.
-    places = [end.start() for end in re.finditer(r" (?:in|on|\() ?", action[: room + 1])]
+    places = [end.start() for end in re.finditer(r" (?=(?:in|on) |\()", action) if end.start() <= room]
     for end in (*reversed(ends), *reversed(places)):
         if len(lines := draw_advice(action[:end], width, indent=0)) <= most:
             return lines

@@ -176,6 +176,12 @@ def span_words(over_s: float, *, has_all_steps: bool) -> str:
     return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
 
 
+OUTSIDE_STEPS: tuple[LedgerClass, ...] = ("start", "stalled", "restart", "end")
+"""Classes that are no step time. What is `unknown` counts as step time: most of it is."""
+
+DATA_PCT = 10.0
+"""Least share of step time, in percent, that every rank loads data for, from which on more workers help."""
+
 MAX_WAITED_FOR = 32
 """Most (rank, place) in a frame."""
 
@@ -207,6 +213,19 @@ class Ledger:
         """Seconds that every rank has of one of LEDGER_CLASSES, at least; NaN: not known of any rank."""
         # Unlike `np.nanmin`, `fmin` does not warn where all are NaN.
         return float(np.fmin.reduce(self.seconds_of(name), initial=np.nan))
+
+    @property
+    def data_pct_of_all(self) -> float | None:
+        """The least share of step time, in percent, that a rank loads data for; None: below DATA_PCT.
+
+        Both are sums over the run, so that loading in bursts counts as much as loading in each step.
+        """
+        outside_s = np.sum([self.seconds_of(name) for name in OUTSIDE_STEPS], axis=0)
+        step_s = self.ranks.elapsed_s - outside_s
+        if not len(step_s) or not (step_s > 0).all():
+            return None
+        least_pct = 100 * float((self.ranks.data_s / step_s).min())
+        return least_pct if least_pct >= DATA_PCT else None
 
     @property
     def total_s(self) -> float:

@@ -276,6 +276,11 @@ def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False, who
     return f"waiting costs {percent(pct)}{error}{of_whole}"
 
 
+def data_loading_phrase(pct: float, n_ranks: int) -> str:
+    """`every rank loads data for 61% of step time`: the least share of any rank."""
+    return f"{'the' if n_ranks == 1 else 'every'} rank loads data for {percent(pct)} of step time"
+
+
 def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
     """`3 ranks may use core 0 only · they wait for a CPU 31% of the time`."""
     waits = "" if wait_pct is None else f"they wait for a CPU {percent(wait_pct)} of the time"

@@ -19,6 +19,7 @@ from ddptop.frames.phrases import (
 from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
 from ddptop.frames.verdict import (
     LONG_WAIT_S,
+    NO_RANK_FLAGGED,
     data_pct_of_all,
     is_cut_off,
     most_waited_for,
@@ -125,11 +126,11 @@ def next_action(frame: Frame) -> str:
     kind = verdict(frame).kind
     if kind == "cpus":
         return MORE_CPUS
-    if kind in ("even", "alone") and data_pct_of_all(frame) is not None:
-        return MORE_WORKERS
-    if kind == "uneven" and (most := most_waited_for(frame)) is not None:
+    if kind == "uneven" and (most := most_waited_for(frame)) is not None and most.place in ALONE_REMEDIES:
         where = ledger_place_phrase(most.place)
-        return ALONE_REMEDIES.get(most.place, "").format(who=f"rank {most.rank}", where=where)
+        return ALONE_REMEDIES[most.place].format(who=f"rank {most.rank}", where=where)
+    if kind in NO_RANK_FLAGGED and data_pct_of_all(frame) is not None:
+        return MORE_WORKERS
     alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
     return "" if alert is None else remedy_of_alert(alert)
 

@@ -19,6 +19,7 @@ from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
     cpu_shortage_phrase,
+    data_loading_phrase,
     in_state,
     interval_error,
     is_measurable,
@@ -289,25 +290,23 @@ def step_line(frame: Frame) -> str:
     return text
 
 
-DATA_PCT = 10.0
-"""Least share of the time that every rank is blocked on the next batch, for which more workers help."""
+NO_RANK_FLAGGED: frozenset[VerdictKind] = frozenset(
+    {"alone", "even", "uneven", "recovered", "suspect", "little_detail", "clocks"}
+)
+"""Verdicts of a run that makes steps and whose ranks are not slow: all ranks may be slow alike."""
 
 
 def data_pct_of_all(frame: Frame) -> float | None:
-    """The share of the median step, in percent, that each rank loads data for at least; None: below
-    DATA_PCT, or not known of all of them."""
-    step_ms, data_ms = frame.group.step_ms_p50, frame.ranks.data_ms
-    if not step_ms or not len(data_ms) or not np.isfinite(data_ms).all():
-        return None
-    least_pct = min(100.0, 100 * float(data_ms.min()) / step_ms)
-    return least_pct if least_pct >= DATA_PCT else None
+    """`Ledger.data_pct_of_all`; None also before FEW_STEPS, and where the sums of the run are not known."""
+    ledger = frame.ledger
+    return None if ledger is None or ledger.run.steps < FEW_STEPS else ledger.data_pct_of_all
 
 
 def _with_data_loading(frame: Frame, detail: str) -> str:
-    """`every rank loads data for 61% of each step · median step 26.6 ms`: all are slow alike."""
+    """`every rank loads data for 61% of step time · median step 26.6 ms`: what all ranks lose alike."""
     pct = data_pct_of_all(frame)
-    who = "it" if frame.run.world_size == 1 else "every rank"
-    return detail if pct is None else f"{who} loads data for {percent(pct)} of each step · {detail}"
+    loads = "" if pct is None else data_loading_phrase(pct, frame.run.world_size)
+    return " · ".join(filter(None, (loads, detail)))
 
 
 LONGER_PHASE_SHARE = 0.5
@@ -375,16 +374,18 @@ def _no_straggler(frame: Frame) -> Verdict:
         return _too_early(frame)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
-        return Verdict("clocks", "doubt", sentence, step_line(frame))
+        return Verdict("clocks", "doubt", sentence, _with_data_loading(frame, step_line(frame)))
     if group.clock_free:
-        return Verdict("clocks", "doubt", _describe_clock_error(frame), step_line(frame))
+        detail = _with_data_loading(frame, step_line(frame))
+        return Verdict("clocks", "doubt", _describe_clock_error(frame), detail)
     if group.no_straggler_ms is None:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
         often = f": one step in {every} has them" if every and every > 1 else ""
         often += f"{', ' if often else ': '}{why}" if why else ""
         brief = "too few timed buckets yet"
         sentence = f"{brief} to compare the ranks{often}"
-        return Verdict("little_detail", "busy", sentence, step_line(frame), brief)
+        detail = _with_data_loading(frame, step_line(frame))
+        return Verdict("little_detail", "busy", sentence, detail, brief)
     return _judge_skew(frame)
 
 
@@ -397,7 +398,7 @@ def _too_early(frame: Frame) -> Verdict:
     """Own times are known, but of too few steps to compare the ranks."""
     n_steps = min(frame.group.window_steps, FEW_STEPS)
     sentence = f"measuring: {n_steps} of {FEW_STEPS} steps, too few to compare the ranks"
-    return Verdict("little_detail", "busy", sentence, step_line(frame))
+    return Verdict("little_detail", "busy", sentence, _with_data_loading(frame, step_line(frame)))
 
 
 AGREES = 0.5
@@ -429,7 +430,8 @@ def _judge_outside(frame: Frame) -> Verdict:
 def _judge_cost(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
-    lost, brief, detail = skew_phrase(cost, error), skew_phrase(cost, error, short=True), step_line(frame)
+    lost, brief = skew_phrase(cost, error), skew_phrase(cost, error, short=True)
+    detail = _with_data_loading(frame, step_line(frame))
     late = frame.suspect
     if late is not None:
         sentence = suspect_phrase(late, on_hosts(frame, (late.rank,)))
@@ -452,7 +454,7 @@ def _judge_cost(frame: Frame) -> Verdict:
     few = frame.group.window_steps < FEW_STEPS
     so_far = f" in {frame.group.window_steps} steps so far" if few else ""
     if cost < UNEVEN_PCT:
-        who, detail = f"no rank is slow{so_far}", _with_data_loading(frame, detail)
+        who = f"no rank is slow{so_far}"
         return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     who = f"no rank is slow{so_far}" if few else "no rank is consistently slow"
     most = most_waited_for(frame)

@@ -45,9 +45,10 @@ def stalled_for(stall: Stall, now_s: float) -> str:
 def shorten_detail(detail: str, width: int) -> str:
     """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the slow
     rank, 24.9 if communication were hidden too` if that fits into one line and more does not. Commas part
-    the figures of a step alone: of another line, what does not fit is left out."""
-    short = detail.replace("median step", "step").replace(" · ", ", ")
-    return short if detail.startswith("median step") and len(short) <= width < len(detail) else detail
+    the figures of a step alone, which end the line: of what precedes them, clauses stay apart."""
+    before, median_step, figures = detail.rpartition("median step")
+    short = f"{before}step{figures.replace(' · ', ', ')}"
+    return short if median_step and " · " in figures and len(short) <= width < len(detail) else detail
 
 
 def without_state(shown: Verdict) -> str:

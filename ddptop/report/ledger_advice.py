@@ -11,8 +11,8 @@ import numpy as np
 from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.causes import PLACES, remedy
 from ddptop.frames.numbers import percent
+from ddptop.frames.phrases import data_loading_phrase
 from ddptop.frames.remedies import ALONE_REMEDIES, MORE_WORKERS
-from ddptop.frames.verdict import DATA_PCT
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import format_seconds, ranks_in_short
 
@@ -178,26 +178,27 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
     classes: tuple[LedgerClass, ...] = ("data", "first_batch", "start", "compiling")
     of_run: dict[str, float] = {name: ledger.least_seconds_of(name) for name in classes}
 
-    def is_worth(name: str, least_pct: float) -> bool:
-        return 100 * of_run[name] >= least_pct * ledger.elapsed_s
+    def is_worth(name: str) -> bool:
+        return 100 * of_run[name] >= WORTH_PCT * ledger.elapsed_s
 
     def share_phrase(name: str) -> str:
         return f"{format_seconds(of_run[name])}, {percent(100 * of_run[name] / ledger.elapsed_s)} of the run"
 
-    if is_worth("first_batch", WORTH_PCT):
+    if is_worth("first_batch"):
         because = f"every rank waits for the first batch of each epoch: {share_phrase('first_batch')}"
         yield _suggest_for_class(
             report, "persistent_workers", ALONE_REMEDIES["first_batch"], because, "first_batch", of_run
         )
-    if is_worth("data", DATA_PCT):
-        because = f"every rank waits for its next batch: {share_phrase('data')}"
+    if (data_pct := ledger.data_pct_of_all) is not None:
+        loads = data_loading_phrase(data_pct, len(ledger.ranks.elapsed_s))
+        because = f"{loads}: {format_seconds(of_run['data'])}"
         yield _suggest_for_class(report, "data_workers", MORE_WORKERS, because, "data", of_run)
-    if is_worth("compiling", WORTH_PCT):
+    if is_worth("compiling"):
         because = f"every rank compiles after its first step: {share_phrase('compiling')}"
         yield _suggest_for_class(
             report, "recompiles", ALONE_REMEDIES["compiling"], because, "compiling", of_run
         )
-    if is_worth("start", WORTH_PCT) and of_run["start"] >= LEAST_START_S:
+    if is_worth("start") and of_run["start"] >= LEAST_START_S:
         because = f"the start took until the first step: {share_phrase('start')}"
         yield _suggest_for_class(report, "start_up", SHORTER_START, because, "start", of_run)
 

@@ -174,6 +174,10 @@ def test_the_second_line_in_80_columns() -> None:
         == "step 46.8 ms, 26.6 ±0.4 without the slow rank, 24.9 if communication were hidden too"
     )
     assert shorten_detail(whole, 78) == whole, "on two lines"
+    before = "every rank loads data for 39% of step time"
+    assert shorten_detail(f"{before} · {whole}", 131) == f"{before} · {shorten_detail(whole, 84)}"
+    long_step = "evaluating usually takes 17 s · last complete step 12,480 · median step 26.6 ms"
+    assert shorten_detail(long_step, len(long_step) - 1) == long_step, "no figure follows"
 
 
 def test_steps_of_several_incarnations() -> None:

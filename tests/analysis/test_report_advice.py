@@ -151,7 +151,9 @@ def test_data_that_holds_up_everybody(healthy: Report) -> None:
     made = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=ledger(data=[30.0, 42.0]))
     suggestion = found_in(made)["data_workers"]
     assert suggestion.gain_pct == pytest.approx(30.0)
-    assert suggestion.because == "every rank waits for its next batch: 30 s, 30% of the run"
+    assert suggestion.because == "every rank loads data for 30% of step time: 30 s"
+    started = ledger(elapsed_s=400.0, start=[300.0, 300.0], data=[30.0, 42.0])
+    assert found_in(replace(made, ledger=started))["data_workers"].because == suggestion.because
     few = replace(made, ledger=ledger(data=[9.0, 42.0]))
     assert "data_workers" not in found_in(few)
 

@@ -10,7 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
-from ddptop.frames.remedies import next_action
+from ddptop.frames.remedies import MORE_WORKERS, next_action
 from ddptop.frames.verdict import IN_FEW_STEPS, verdict
 from tests.made_up_run import feed_together
 from tests.tui.fake import saving, straggler
@@ -290,3 +290,71 @@ def test_a_median_step_is_not_said_to_be_longer_for_waiting_that_few_steps_have(
     assert "waiting costs 33% ±3% of step time" in rare.sentence
     assert rare.detail.endswith(f"median step 26.6 ms · {IN_FEW_STEPS}")
     assert "26.6 ±0.4 without the slow rank" in usual.detail and IN_FEW_STEPS not in usual.detail
+
+
+BURST_US = 46_000
+"""How long each rank waits for every fourth batch, as with four workers that start together."""
+
+
+def run_with_bursts(make_world, ranks: tuple[int, ...], *, burst_us: int = BURST_US, **sizes: int):
+    """A run whose ranks need 33 ms for a step, 1 ms of it for the batch, and these ranks bursts on top."""
+    world = make_world(own=True, **sizes)
+    reducer, forward = Reducer(), {(rank, "forward"): 19_000 for rank in range(world.size)}
+    feed_together(reducer, [world.run(), *world.introduce()])
+
+    def begin_step() -> None:
+        waits = burst_us if world.step % 4 == 3 else 0
+        world.delays = forward | {(rank, "data"): waits for rank in ranks}
+
+    feed_together(reducer, world.steps(200, before_step=begin_step))
+    return reducer.frame(START_NS + world.now_us * 1000)
+
+
+def test_data_that_is_loaded_in_bursts_is_told_while_the_run_is_live(make_world) -> None:
+    frame = run_with_bursts(make_world, (0, 1, 2, 3))
+    assert frame.group.step_ms_p50 == pytest.approx(33.0)
+    assert frame.ranks.data_ms.tolist() == [1.0] * 4, "the medians show nothing of it"
+    shown = verdict(frame)
+    assert shown.kind == "even"
+    # 50 of 178 ms in four steps.
+    assert shown.detail.startswith("every rank loads data for 28% of step time · median step 33.0 ms")
+    assert next_action(frame) == MORE_WORKERS
+
+
+def test_a_healthy_run_is_not_said_to_load_data(make_world) -> None:
+    for frame in (
+        run_with_bursts(make_world, (0, 1, 2, 3), burst_us=0),
+        run_with_bursts(make_world, (1, 2, 3)),  # rank 0 has its batches: more workers are for the others
+    ):
+        assert "loads data" not in verdict(frame).detail and next_action(frame) != MORE_WORKERS
+
+
+def test_whatever_is_said_of_the_ranks_it_is_told_that_all_of_them_load_data(make_world) -> None:
+    frame = run_with_bursts(make_world, (0, 1, 2, 3))
+    loads = "every rank loads data for 28% of step time"
+    ledger = frame.ledger
+    assert ledger is not None
+    few = replace(frame, group=replace(frame.group, no_straggler_ms=None, window_steps=80))
+    uneven = replace(frame, ledger=replace(ledger, recent=replace(ledger.recent, lost_pct=12.0)))
+    ended = LoggedEvent(frame.unix_s, "straggler_end", "info", 1, 150, "rank 1 is no longer slow")
+    recovered = replace(frame, events=(*frame.events, ended))
+    suspect = replace(frame, suspect=Suspect(1, 9.0, 0.1, 6, 8, "every_step"))
+    shown = {
+        verdict(one).kind: (verdict(one).detail, next_action(one))
+        for one in (few, uneven, recovered, suspect)
+    }
+    assert [*shown] == ["little_detail", "uneven", "recovered", "suspect"]
+    for detail, action in shown.values():
+        assert loads in detail and action == MORE_WORKERS
+    slow = replace(straggler(), ledger=ledger)
+    assert verdict(slow).kind == "straggler" and "loads data" not in verdict(slow).detail
+
+
+def test_the_remedy_of_what_one_rank_does_alone_comes_before_that_of_data_loading() -> None:
+    frame = saving()
+    of_saves = frame.ledger
+    assert of_saves is not None
+    data_s = of_saves.ranks.data_s + 0.2 * of_saves.elapsed_s
+    loading = replace(frame, ledger=replace(of_saves, ranks=replace(of_saves.ranks, data_s=data_s)))
+    assert verdict(loading).detail.startswith("most of it for rank 0 saving checkpoints · every rank loads")
+    assert next_action(loading) == next_action(frame) != MORE_WORKERS

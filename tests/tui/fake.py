@@ -249,8 +249,11 @@ def finished() -> Frame:
 
 
 def loading_data(world: int = 4, more_ms: float = 15.0) -> Frame:
-    """Every rank loads data for so much longer."""
+    """Every rank loads data for so much longer in each step."""
     frame = live(world)
+    step_ms, data_ms = float(frame.group.step_ms_p50 or 0.0) + more_ms, frame.ranks.data_ms + more_ms
+    steps_s = 1e-3 * step_ms * 12_480
+    of_data = ledger(elapsed_s=steps_s, data=(data_ms / step_ms * steps_s).tolist())
     group, ranks, past = frame.group, frame.ranks, frame.history
     longer = ("step_ms", "data_ms", *BIN_COLUMNS)
     return replace(
@@ -271,6 +274,7 @@ def loading_data(world: int = 4, more_ms: float = 15.0) -> Frame:
             },
         ),
         history=replace(past, **{name: getattr(past, name) + more_ms for name in longer}),
+        ledger=of_data,
     )
 
 

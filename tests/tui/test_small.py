@@ -12,7 +12,7 @@ from ddptop.frames.activity import EpochProgress
 from ddptop.frames.frame import Frame
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
-from ddptop.frames.verdict import step_line, verdict
+from ddptop.frames.verdict import NO_RANK_FLAGGED, step_line, verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
@@ -20,6 +20,7 @@ from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views import why
 from ddptop.tui.views.overview import draw_verdict, verdict_height
 from ddptop.tui.views.why import draw_waits
+from tests.frames.ledgers import ledger
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import (
     CASES,
@@ -438,16 +439,19 @@ def test_no_line_of_the_verdict_is_cut(size: str) -> None:
     width, height = SIZES[size]
     frames = [frame_of(world) for world in WORLDS]
     frames += [make() for make in (*CASES.values(), mismatch, missing, died, drifting)]
-    for frame in frames:
+    load_data = [replace(frame, ledger=loading_data(frame.run.world_size).ledger) for frame in frames]
+    told_kinds = {verdict(frame).kind for frame in load_data if "loads data" in verdict(frame).detail}
+    assert {"even", "clocks"} <= told_kinds <= NO_RANK_FLAGGED
+    for frame in frames + load_data:
         lines = draw_verdict(Scene(frame, Place()), width, verdict_height(width, height - 3))
         assert not any("…" in str(line) for line in lines), [str(line) for line in lines]
 
 
 def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> None:
-    for world, who in ((4, "every rank"), (1, "it")):
+    for world, who in ((4, "every rank"), (1, "the rank")):
         frame = loading_data(world)
         assert verdict(frame).detail.startswith(
-            f"{who} loads data for 39% of each step · median step 41.6 ms"
+            f"{who} loads data for 39% of step time · median step 41.6 ms"
         )
         assert next_action(frame).startswith("More DataLoader workers")
         assert "try: More DataLoader workers" in draw_frame(frame, 80)
@@ -456,11 +460,19 @@ def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> No
         ("50x24", "more DataLoader workers"),
     ):
         text = "\n".join(map(str, lines_of("loads data", "overview", size)[1:5]))
-        assert "no rank is slow" in text and "every rank loads data for 39% of each step" in text, text
+        assert "no rank is slow" in text and "every rank loads data for 39% of step time" in text, text
         assert f"try: {words}" in text, text
+    figures = "step 41.6 ms, 41.4 without waiting, 38.5 if communication were hidden too"
+    wide = draw_verdict(Scene(loading_data(), Place()), 145, 3)
+    assert f"loads data for 39% of step time · {figures}" in str(wide[1])
+    assert "39% of step time · median step 41.6 ms" in str(lines_of("loads data", "overview", "80x24")[2])
     few = loading_data(more_ms=1.0)
-    one_does_not = replace(loading_data().ranks, data_ms=np.array([1.2, 16.2, 16.2, 16.2]))
-    for frame in (live(), few, replace(loading_data(), ranks=one_does_not)):
+    frame = loading_data()
+    assert frame.ledger is not None
+    one_does_not = ledger(elapsed_s=100.0, data=[2.9, 39.0, 39.0, 39.0])
+    first_steps = replace(frame.ledger, run=replace(frame.ledger.run, steps=63))
+    others = (replace(frame, ledger=of_frame) for of_frame in (one_does_not, first_steps, None))
+    for frame in (live(), few, *others):
         assert verdict(frame).detail.startswith("median step") and not next_action(frame)
 
 

@@ -91,7 +91,7 @@ class WaitedFor:
     dear_rank_seconds: float
     """What all ranks have waited in all of them: of those that were left out, an estimate."""
     others_as_dear_s: float
-    """Rank-seconds waited for other ranks and places in slow steps, where that was half as long or longer."""
+    """Rank-seconds waited for other ranks and places in slow steps, of the same powers of two."""
     dear_since_s: float
     """When the first of them ended, and the last, in seconds since the launch; 0: there is none."""
     dear_until_s: float

@@ -24,6 +24,10 @@ from tests.made_up_run import NS, START_NS, World, feed_together
 RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
 
 
+HEAVY_SERIES = 60
+"""Runs without a fault, of which few may be flagged."""
+
+
 def run_world(world: World, reducer: Reducer, steps: int) -> None:
     feed_together(reducer, world.steps(steps))
 
@@ -712,6 +716,25 @@ def test_short_stops_of_all_ranks_do_not_hide_pauses_that_are_longer() -> None:
     assert len(rare_events_of(reducer, world)) == 1
 
 
+def test_stops_of_any_rank_with_a_heavy_tail_are_seldom_flagged() -> None:
+    """Series of 300 steps without a fault, each with a seed of its own; a few of the stops cost the most."""
+    n_flagged = n_logged = 0
+    for seed in range(HEAVY_SERIES):
+        chance = random.Random(seed)
+        world = World(2, own=True)
+        reducer = begun(world)
+
+        def stop_a_rank(world: World = world, chance: random.Random = chance) -> None:
+            stops_us = int(40_000 * chance.paretovariate(1.3)) if chance.random() < 0.1 else 0
+            world.delays = {(chance.randrange(2), "forward"): stops_us}
+
+        feed_together(reducer, world.steps(300, before_step=stop_a_rank))
+        n_flagged += rare_straggler(ledger_of(world, reducer)) is not None
+        n_logged += bool(rare_events_of(reducer, world))
+    assert n_flagged <= 0.2 * HEAVY_SERIES
+    assert n_logged <= 0.4 * HEAVY_SERIES
+
+
 @pytest.mark.parametrize("noise_us", [(100_000, 400_000), (300_000, 320_000)])
 def test_two_pauses_within_the_noise_are_not_flagged(noise_us: tuple[int, int]) -> None:
     """Of very different length, or no longer than another rank's."""
@@ -732,6 +755,22 @@ def test_two_pauses_within_the_noise_are_not_flagged(noise_us: tuple[int, int]) 
 def rare_events_of(reducer: Reducer, world: World) -> list[str]:
     frame = reducer.frame(START_NS + world.now_us * 1000)
     return [event.message for event in frame.events if "became slow in few steps" in event.message]
+
+
+def test_waits_for_a_rank_and_for_others_count_from_the_same_length_on() -> None:
+    """A quarter as long as the dearest: neither those for the rank count nor those for another one."""
+    world = World(3, own=True)
+    reducer = begun(world)
+
+    def delay_ranks() -> None:
+        pauses = {10: (1, 400_000), 20: (1, 100_000), 30: (2, 100_000)}
+        rank, pause_us = pauses.get(world.step % 40, (0, 0))
+        world.delays = {(rank, "after_optimizer"): pause_us}
+
+    feed_together(reducer, world.steps(400, before_step=delay_ranks))
+    pauses = next(row for row in ledger_of(world, reducer).run.waited_for if row.rank == 1)
+    assert (pauses.n_dear, pauses.others_as_dear_s) == (10, 0.0)
+    assert pauses.dear_s == pytest.approx(0.4, rel=0.03)
 
 
 def test_short_stops_of_any_rank_are_not_flagged() -> None:

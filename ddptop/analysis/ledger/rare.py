@@ -105,8 +105,8 @@ def stands_out(dear_s: float, longest_s: float, others_s: float) -> bool:
 
 
 def is_main_wait(waited: float, for_others: float) -> bool:
-    """Whether most of what was waited in dear steps was for one rank in one place. `for_others`: only where
-    that was half as long or longer, since the kernel stops ranks for a shorter time all day."""
+    """Whether most of what was waited in dear steps was for one rank in one place. Both count waits of the
+    same length (`WaitSum.dearest`), since the kernel stops ranks for a shorter time all day."""
     return waited >= SHORT_SHARE * (waited + for_others)
 
 

@@ -21,14 +21,7 @@ from ddptop.analysis.ledger.rare import (
     stands_out,
 )
 from ddptop.analysis.ledger.step_times import WAIT_PLACES
-from ddptop.analysis.ledger.sums import (
-    AS_LONG_POWERS,
-    RECENT_BIN_S,
-    RECENT_BINS,
-    KindWaits,
-    WaitSum,
-    add_dear,
-)
+from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, KindWaits, WaitSum, add_dear
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
@@ -69,13 +62,9 @@ class _DearPlace:
         return sums
 
 
-def _ms_from(sums: WaitSum, dear_ms: Mapping[int, float] | None = None) -> float:
-    """What was waited in dear steps for the rank and place of these sums, where it was about as long as in
-    the dearest of them; in all with `dear_ms`, for whomever."""
-    as_long = sums.dearest_power({}) - AS_LONG_POWERS
-    if dear_ms is None:
-        return sums.dear_ms_from(as_long, {})
-    return sum(ms for power, ms in dear_ms.items() if power >= as_long)
+def _ms_from(least_power: int, dear_ms: Mapping[int, float]) -> float:
+    """What was waited, for whomever, in dear steps with a wait of this power of two or a longer one."""
+    return sum(ms for power, ms in dear_ms.items() if power >= least_power)
 
 
 def _add_wait(sums: WaitSum, wait: DearWait) -> None:
@@ -143,12 +132,13 @@ class RareEvents:
             return False
         sums = ledger.waits.get(wait.rank * len(WAIT_PLACES) + WAIT_PLACES.index(wait.place))
         before = WaitSum() if sums is None else sums
-        dear = before.dearest(wait.scales())
-        of_kind = dear.of_kinds.get(wait.kind, KindWaits(0, 0.0))
-        dear.of_kinds[wait.kind] = KindWaits(of_kind.n_steps - 1, of_kind.rank_ms - wait.rank_ms)
-        dear.longest_ms -= wait.longest_ms
+        dear, least_power = before.dearest(wait.scales()), before.alike_power(wait.scales())
+        for_others_ms = _ms_from(least_power, self._dear_ms)
+        if wait.power >= least_power:
+            dear.add_waits(wait.kind, KindWaits(-1, -wait.rank_ms))
+            dear.longest_ms -= wait.longest_ms
+            for_others_ms -= wait.rank_ms
         # Nothing is known of the others' steps before: what is short stands out by five of its steps.
-        for_others_ms = _ms_from(before, self._dear_ms) - wait.rank_ms
         return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, for_others_ms, ())
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
@@ -160,12 +150,12 @@ class RareEvents:
             (place.recent_sum(), recent_s, self._recent_ms, self._recent),
             (place.of_run, wait.end_s, self._dear_ms, self._longest.values()),
         )
-        return any(
-            self._are_dear_enough(
-                sums.dearest({}), wait, over_s, _ms_from(sums, dear_ms) - _ms_from(sums), waits
-            )
-            for sums, over_s, dear_ms, waits in times
-        )
+        for sums, over_s, dear_ms, waits in times:
+            dear = sums.dearest({})
+            for_others_ms = _ms_from(sums.alike_power({}), dear_ms) - dear.rank_ms({})
+            if self._are_dear_enough(dear, wait, over_s, for_others_ms, waits):
+                return True
+        return False
 
     def _are_dear_enough(
         self,

@@ -62,11 +62,8 @@ USUAL_STEPS = 32
 LONG_FIRST_MS = 1000.0
 """A first step that is longer is dear: there is no usual length yet."""
 
-AS_LONG_POWERS = 1
-"""Waits for others are as long from half of that power of two on."""
-
-ALIKE_POWERS = 2
-"""Waits are alike down to a quarter of the power of two of those that cost the most."""
+ALIKE_POWERS = 1
+"""Waits are alike down to half of the power of two of those that cost the most, whoever is waited for."""
 
 DEAR_STEPS = 8
 """Newest dear steps that are listed for each rank and place."""
@@ -177,19 +174,16 @@ class WaitSum:
         )
         return self.other_ms + self.usual_ms * (1 + scale) + more_ms
 
-    def dearest_power(self, scales: Mapping[int, float]) -> int:
-        """The power of two of the dear waits that cost the most together. `scales`: as for `dearest`."""
-        return max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
-
-    def dear_ms_from(self, power: int, scales: Mapping[int, float]) -> float:
-        """What all ranks waited in dear steps with a wait of this power of two or a longer one."""
-        return sum(dear.rank_ms(scales) for of_dear, dear in self.dear.items() if of_dear >= power)
+    def alike_power(self, scales: Mapping[int, float]) -> int:
+        """The least power of two of the longest wait in the steps of `dearest`."""
+        most = max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
+        return most - ALIKE_POWERS
 
     def dearest(self, scales: Mapping[int, float]) -> DearSum:
         """The dear steps that cost the most together, and those with nearly as long waits or longer ones.
         `scales`: what steps that were left out add, by kind."""
-        group, most = DearSum(), self.dearest_power(scales)
-        powers = [power for power in sorted(self.dear) if power >= most - ALIKE_POWERS]
+        group, least = DearSum(), self.alike_power(scales)
+        powers = [power for power in sorted(self.dear) if power >= least]
         for power in powers:
             group.add(self.dear[power])
         if len(powers) > 1:

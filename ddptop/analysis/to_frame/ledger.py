@@ -11,7 +11,7 @@ import numpy as np
 
 from ddptop.analysis.ledger.dear_times import NO_SCALES, iterate_explained, scale_dear
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES, WAITING
-from ddptop.analysis.ledger.sums import AS_LONG_POWERS, NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
+from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
 from ddptop.protocol.messages import RECORDING_STOPPED, Activity, Progress
@@ -151,9 +151,9 @@ def _make_waited_for(
 ) -> WaitedFor:
     """`dear_ms`: waited in dear steps for any rank, by the power of two of the longest wait."""
     rank, place = divmod(key, len(WAIT_PLACES))
-    dear, as_long = wait.dearest(scales), wait.dearest_power(scales) - AS_LONG_POWERS
-    others_ms = sum(ms for power, ms in dear_ms.items() if power >= as_long)
-    others_ms -= wait.dear_ms_from(as_long, scales)
+    dear, least = wait.dearest(scales), wait.alike_power(scales)
+    own_ms = dear.rank_ms(scales)
+    others_ms = sum(ms for power, ms in dear_ms.items() if power >= least) - own_ms
     return WaitedFor(
         rank=rank,
         place=WAIT_PLACES[place],
@@ -166,8 +166,8 @@ def _make_waited_for(
         dear_s=dear.longest_ms / 1000.0 / max(1, dear.n_steps),
         n_dear=dear.n_steps,
         n_dear_in_all=round(dear.n_steps_in_all(scales)),
-        dear_rank_seconds=dear.rank_ms(scales) / 1000.0,
-        others_as_dear_s=others_ms / 1000.0,
+        dear_rank_seconds=own_ms / 1000.0,
+        others_as_dear_s=max(0.0, others_ms) / 1000.0,
         dear_since_s=dear.since_s,
         dear_until_s=dear.until_s,
     )

@@ -63,6 +63,33 @@ def test_the_sums_are_put_back_and_go_on() -> None:
     assert shown(again, world) == shown(reducer, world) != now
 
 
+def test_a_short_wait_behind_recorded_sums_does_not_hide_that_a_rank_was_flagged() -> None:
+    """The recorded log has its event: five long pauses are enough, whatever comes after them."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    introduced = [world.run(), *world.introduce()]
+
+    def pause_rank_1(reducer: Reducer, pause_us: int) -> None:
+        world.delays = {}
+        run_world(world, reducer, 39)
+        world.delays = {(1, "after_optimizer"): pause_us}
+        run_world(world, reducer, 1)
+
+    for _ in range(5):
+        pause_rank_1(reducer, 400_000)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert [event.kind for event in frame.events if event.rank == 1] == ["straggler"]
+    again = resumed([packed(reducer)])
+    assert again is not None
+    feed_together(again, introduced)
+    for pause_us in (60_000, 400_000, 400_000, 400_000, 400_000, 400_000):
+        pause_rank_1(again, pause_us)
+        shown(again, world)
+    frame = again.frame(START_NS + world.now_us * 1000)
+    assert frame.straggler is not None and frame.straggler.rank == 1
+    assert not [event for event in frame.events if event.kind == "straggler"]
+
+
 def test_where_a_piece_between_is_missing_there_is_no_ledger() -> None:
     world = World(3, own=True)
     reducer = begun(world)

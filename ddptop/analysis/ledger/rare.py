@@ -25,7 +25,7 @@ FIRST_S = 10.0
 LONG_S, LEAST_PCT = 1.0, 2.0
 """Waits so long are flagged from two of them on, if they cost so much of the time."""
 
-N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.75
+N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.8
 """Shorter ones are flagged if there are so many, they cost so much, and so much of what was waited in dear
 steps, and about as long, was for this rank: on a busy machine the kernel stops now this rank, now that one,
 for as long."""

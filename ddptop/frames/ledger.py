@@ -90,8 +90,8 @@ class WaitedFor:
     """About how many there are: with steps that were left out, by their length. `n_dear` if none was."""
     dear_rank_seconds: float
     """What all ranks have waited in all of them: of those that were left out, an estimate."""
-    others_as_dear_s: float
-    """Rank-seconds waited for other ranks and places in slow steps, of the same powers of two."""
+    is_main: bool
+    """Whether most of what was waited in slow steps is in these."""
     dear_since_s: float
     """When the first of them ended, and the last, in seconds since the launch; 0: there is none."""
     dear_until_s: float

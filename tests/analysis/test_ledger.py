@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.ledger.rare import rare_straggler
-from ddptop.analysis.ledger.recorded import MEASURES_ASIDE
+from ddptop.analysis.ledger.recorded import MEASURES_ASIDE, VERSION
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
 from ddptop.frames.numbers import percent
@@ -248,9 +248,9 @@ def evaluated(world: World, rank: int, at_us: int, us: int, data_us: int = 0) ->
     return world.received(rank, event, at_us)
 
 
-def with_measured(world: World) -> Reducer:
+def with_measured(world: World, version: int = MEASURES_ASIDE) -> Reducer:
     reducer = Reducer()
-    settings = world.event("settings", ledger=MEASURES_ASIDE)
+    settings = world.event("settings", ledger=version)
     feed_together(reducer, [world.run(), settings, *world.introduce()])
     return reducer
 
@@ -697,7 +697,7 @@ def test_short_stops_of_all_ranks_do_not_hide_pauses_that_are_longer() -> None:
     """A rank takes 0.3 s more every 40 steps; the kernel often stops any rank for up to 120 ms."""
     chance = random.Random(4)
     world = World(3, own=True)
-    reducer = begun(world)
+    reducer = with_measured(world, VERSION)
 
     def stop_a_rank() -> None:
         stops_us = chance.randrange(90_000, 120_000) if chance.random() < 0.25 else 0
@@ -708,7 +708,7 @@ def test_short_stops_of_all_ranks_do_not_hide_pauses_that_are_longer() -> None:
     feed_together(reducer, world.steps(400, before_step=stop_a_rank))
     ledger = ledger_of(world, reducer)
     pauses = next(row for row in ledger.run.waited_for if row.place == "after_optimizer")
-    assert (pauses.rank, pauses.n_dear, pauses.others_as_dear_s) == (1, 10, 0.0)
+    assert (pauses.rank, pauses.n_dear, pauses.is_main) == (1, 10, True)
     dear_s = sum(row.dear_rank_seconds for row in ledger.run.waited_for)
     assert pauses.dear_rank_seconds < 0.5 * dear_s, "most is waited in short stops"
     found = rare_straggler(ledger)
@@ -722,7 +722,7 @@ def test_stops_of_any_rank_with_a_heavy_tail_are_seldom_flagged() -> None:
     for seed in range(HEAVY_SERIES):
         chance = random.Random(seed)
         world = World(2, own=True)
-        reducer = begun(world)
+        reducer = with_measured(world, VERSION)
 
         def stop_a_rank(world: World = world, chance: random.Random = chance) -> None:
             stops_us = int(40_000 * chance.paretovariate(1.3)) if chance.random() < 0.1 else 0
@@ -757,10 +757,12 @@ def rare_events_of(reducer: Reducer, world: World) -> list[str]:
     return [event.message for event in frame.events if "became slow in few steps" in event.message]
 
 
-def test_waits_for_a_rank_and_for_others_count_from_the_same_length_on() -> None:
-    """A quarter as long as the dearest: neither those for the rank count nor those for another one."""
+@pytest.mark.parametrize(("version", "n_dear"), [(VERSION, 10), (MEASURES_ASIDE, 20)])
+def test_waits_for_a_rank_and_for_others_count_from_the_same_length_on(version: int, n_dear: int) -> None:
+    """A quarter as long as the dearest: neither those for the rank count nor those for another one. A
+    recording that was begun before shows what it showed."""
     world = World(3, own=True)
-    reducer = begun(world)
+    reducer = with_measured(world, version)
 
     def delay_ranks() -> None:
         pauses = {10: (1, 400_000), 20: (1, 100_000), 30: (2, 100_000)}
@@ -769,8 +771,8 @@ def test_waits_for_a_rank_and_for_others_count_from_the_same_length_on() -> None
 
     feed_together(reducer, world.steps(400, before_step=delay_ranks))
     pauses = next(row for row in ledger_of(world, reducer).run.waited_for if row.rank == 1)
-    assert (pauses.n_dear, pauses.others_as_dear_s) == (10, 0.0)
-    assert pauses.dear_s == pytest.approx(0.4, rel=0.03)
+    assert (pauses.n_dear, pauses.is_main) == (n_dear, True)
+    assert pauses.dear_s == pytest.approx(0.4 if n_dear == 10 else 0.25, rel=0.03)
 
 
 def test_short_stops_of_any_rank_are_not_flagged() -> None:

@@ -7,7 +7,7 @@ import random
 import msgpack
 import pytest
 
-from ddptop.analysis.ledger.recorded import pack_ledger, resume_ledger
+from ddptop.analysis.ledger.recorded import VERSION, pack_ledger, resume_ledger
 from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import known_since_start
@@ -66,8 +66,9 @@ def test_the_sums_are_put_back_and_go_on() -> None:
 def test_a_short_wait_behind_recorded_sums_does_not_hide_that_a_rank_was_flagged() -> None:
     """The recorded log has its event: five long pauses are enough, whatever comes after them."""
     world = World(3, own=True)
-    reducer = begun(world)
-    introduced = [world.run(), *world.introduce()]
+    introduced = [world.run(), world.event("settings", ledger=VERSION), *world.introduce()]
+    reducer = Reducer()
+    feed_together(reducer, introduced)
 
     def pause_rank_1(reducer: Reducer, pause_us: int) -> None:
         world.delays = {}

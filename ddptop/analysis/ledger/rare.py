@@ -25,10 +25,9 @@ FIRST_S = 10.0
 LONG_S, LEAST_PCT = 1.0, 2.0
 """Waits so long are flagged from two of them on, if they cost so much of the time."""
 
-N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.8
-"""Shorter ones are flagged if there are so many, they cost so much, and so much of what was waited in dear
-steps, and about as long, was for this rank: on a busy machine the kernel stops now this rank, now that one,
-for as long."""
+N_SHORT, SHORT_PCT = 5, 5.0
+"""Shorter ones are flagged if there are so many, they cost so much, and most of what was waited in dear
+steps was for this rank (`RareWaits`)."""
 
 FEW_SHORT, FEW_S, NOISE_TIMES, ALIKE = 2, 0.1, 5.0, 1.2
 """Or from two of so many seconds on, if they are far outside the noise of the run: so many times as long as
@@ -93,7 +92,7 @@ def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> bool:
         waited.dear_s,
         cost.over_s,
         cost_pct=lambda: _cost_pct(waited, cost, n_ranks),
-        is_main=lambda: is_main_wait(waited.dear_rank_seconds, waited.others_as_dear_s),
+        is_main=lambda: waited.is_main,
         is_outside=is_outside,
     )
 
@@ -102,12 +101,6 @@ def stands_out(dear_s: float, longest_s: float, others_s: float) -> bool:
     """Whether the dear steps of a rank and place are far outside the noise. `dear_s`, `longest_s`: their mean
     wait and the longest; `others_s`: the longest in a dear step for another rank or place."""
     return dear_s >= max(FEW_S, NOISE_TIMES * others_s, longest_s / ALIKE)
-
-
-def is_main_wait(waited: float, for_others: float) -> bool:
-    """Whether most of what was waited in dear steps was for one rank in one place. Both count waits of the
-    same length (`WaitSum.dearest`), since the kernel stops ranks for a shorter time all day."""
-    return waited >= SHORT_SHARE * (waited + for_others)
 
 
 def is_dear_enough(

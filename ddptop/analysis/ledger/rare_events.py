@@ -17,7 +17,6 @@ from ddptop.analysis.ledger.rare import (
     cause_of,
     cost_of_others_pct,
     is_dear_enough,
-    is_main_wait,
     stands_out,
 )
 from ddptop.analysis.ledger.step_times import WAIT_PLACES
@@ -25,7 +24,7 @@ from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, KindWaits, Wa
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from ddptop.analysis.ledger.sums import DearSum, DearWait
     from ddptop.analysis.state import RunState
@@ -60,11 +59,6 @@ class _DearPlace:
             if wait.end_s >= newest_s - RECENT_S:
                 _add_wait(sums, wait)
         return sums
-
-
-def _ms_from(least_power: int, dear_ms: Mapping[int, float]) -> float:
-    """What was waited, for whomever, in dear steps with a wait of this power of two or a longer one."""
-    return sum(ms for power, ms in dear_ms.items() if power >= least_power)
 
 
 def _add_wait(sums: WaitSum, wait: DearWait) -> None:
@@ -132,11 +126,15 @@ class RareEvents:
             return False
         sums = ledger.waits.get(wait.rank * len(WAIT_PLACES) + WAIT_PLACES.index(wait.place))
         before = WaitSum() if sums is None else sums
-        dear, least_power = before.dearest(wait.scales()), before.alike_power(wait.scales())
-        for_others_ms = _ms_from(least_power, self._dear_ms)
-        if wait.power >= least_power:
+        rare_waits, scales = ledger.rare_waits, wait.scales()
+        dear, least_power = before.dearest(scales, rare_waits), before.alike_power(scales, rare_waits)
+        for_others_ms = rare_waits.select_powers(self._dear_ms, least_power)
+        if wait.power >= least_power or not rare_waits.of_same_length:
             dear.add_waits(wait.kind, KindWaits(-1, -wait.rank_ms))
             dear.longest_ms -= wait.longest_ms
+        if not rare_waits.of_same_length:
+            for_others_ms -= dear.rank_ms({})
+        elif wait.power >= least_power:
             for_others_ms -= wait.rank_ms
         # Nothing is known of the others' steps before: what is short stands out by five of its steps.
         return dear.n_steps > 0 and self._are_dear_enough(dear, wait, wait.end_s, for_others_ms, ())
@@ -150,9 +148,11 @@ class RareEvents:
             (place.recent_sum(), recent_s, self._recent_ms, self._recent),
             (place.of_run, wait.end_s, self._dear_ms, self._longest.values()),
         )
+        rare_waits = self._state.ledger.rare_waits
         for sums, over_s, dear_ms, waits in times:
-            dear = sums.dearest({})
-            for_others_ms = _ms_from(sums.alike_power({}), dear_ms) - dear.rank_ms({})
+            dear = sums.dearest({}, rare_waits)
+            all_ms = rare_waits.select_powers(dear_ms, sums.alike_power({}, rare_waits))
+            for_others_ms = all_ms - dear.rank_ms({})
             if self._are_dear_enough(dear, wait, over_s, for_others_ms, waits):
                 return True
         return False
@@ -187,13 +187,13 @@ class RareEvents:
             cost_pct=lambda: cost_of_others_pct(
                 dear.rank_ms(wait.scales()) / 1000.0, over_s, self._state.world
             ),
-            is_main=lambda: is_main_wait(dear.rank_ms({}), for_others_ms),
+            is_main=lambda: self._state.ledger.rare_waits.are_main(dear.rank_ms({}), for_others_ms),
             is_outside=is_outside,
         )
 
     def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:
         cause, within = cause_of(wait.place)
-        dear = place.of_run.dearest({})
+        dear = place.of_run.dearest({}, self._state.ledger.rare_waits)
         size = rare_size_phrase(dear.longest_ms / max(1, dear.n_steps), cause, within)
         text = f"{self._name(wait)} became slow in few steps: {size} (step {wait.step:,})"
         now_s = self._state.started_s + wait.end_s

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-VERSION = 3
+VERSION = 4
 """Version of the layout, and of what the sums mean. A reader takes no sums of later versions."""
 
 SCALES_DEAR = 2
@@ -56,7 +56,10 @@ with which version its ledger began: a recording of an earlier one shows what it
 MEASURES_ASIDE = 3
 """From this version on, an evaluation is as long as its rank has measured it (`RunLedger.measures_aside`)."""
 
-VERSION_LENGTHS = {1: 10, 2: 11, VERSION: 11}
+SAME_LENGTH = 4
+"""From this version on, rare waits for a rank and for others count from the same length on (`RareWaits`)."""
+
+VERSION_LENGTHS = {1: 10, 2: 11, 3: 11, VERSION: 11}
 """Parts of the sums of each version."""
 
 STEPS_APART = 32

@@ -62,8 +62,31 @@ USUAL_STEPS = 32
 LONG_FIRST_MS = 1000.0
 """A first step that is longer is dear: there is no usual length yet."""
 
-ALIKE_POWERS = 1
-"""Waits are alike down to half of the power of two of those that cost the most, whoever is waited for."""
+
+class RareWaits(NamedTuple):
+    """Which waits in dear steps are alike, and when most of them are for one rank in one place."""
+
+    powers: int
+    """They are alike down to so many powers of two below those that cost the most."""
+    least_share: float
+    """Share of what was waited that has to be for this rank there."""
+    of_same_length: bool
+    """Whether it is compared with waits for others that are alike, or with all of them."""
+
+    def select_powers(self, dear_ms: Mapping[int, float], least: int) -> float:
+        """What was waited, for whomever, in the dear steps that are compared; `dear_ms`: by power of two."""
+        return sum(ms for power, ms in dear_ms.items() if power >= least or not self.of_same_length)
+
+    def are_main(self, waited: float, for_others: float) -> bool:
+        """Whether most is for one rank in one place."""
+        return waited >= self.least_share * (waited + for_others)
+
+
+EARLIER_WAITS = RareWaits(2, 0.75, of_same_length=False)
+"""Of recordings that were begun before version 4 of the sums: short stops by the kernel hide long pauses."""
+
+SAME_LENGTH_WAITS = RareWaits(1, 0.8, of_same_length=True)
+"""On a busy machine the kernel stops now this rank, now that one; for a shorter time all day."""
 
 DEAR_STEPS = 8
 """Newest dear steps that are listed for each rank and place."""
@@ -174,15 +197,15 @@ class WaitSum:
         )
         return self.other_ms + self.usual_ms * (1 + scale) + more_ms
 
-    def alike_power(self, scales: Mapping[int, float]) -> int:
+    def alike_power(self, scales: Mapping[int, float], rare_waits: RareWaits) -> int:
         """The least power of two of the longest wait in the steps of `dearest`."""
         most = max(self.dear, key=lambda power: self.dear[power].rank_ms(scales), default=0)
-        return most - ALIKE_POWERS
+        return most - rare_waits.powers
 
-    def dearest(self, scales: Mapping[int, float]) -> DearSum:
+    def dearest(self, scales: Mapping[int, float], rare_waits: RareWaits) -> DearSum:
         """The dear steps that cost the most together, and those with nearly as long waits or longer ones.
         `scales`: what steps that were left out add, by kind."""
-        group, least = DearSum(), self.alike_power(scales)
+        group, least = DearSum(), self.alike_power(scales, rare_waits)
         powers = [power for power in sorted(self.dear) if power >= least]
         for power in powers:
             group.add(self.dear[power])
@@ -360,6 +383,7 @@ class RunLedger:
         """Whether an evaluation is as long as its rank has measured it, and a rank is waited for in it, in a
         save or in a declared phase as in any place. In earlier versions an evaluation took all of its step
         outside the phases, and decided by being there."""
+        self.rare_waits = EARLIER_WAITS
         self.waits: WaitSums = {}
         self.n_steps = 0
         self.run_bins: list[TimeBin] = []

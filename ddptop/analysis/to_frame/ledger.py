@@ -11,7 +11,7 @@ import numpy as np
 
 from ddptop.analysis.ledger.dear_times import NO_SCALES, iterate_explained, scale_dear
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES, WAITING
-from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
+from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, RareWaits, TimeBin, WaitSum
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
 from ddptop.protocol.messages import RECORDING_STOPPED, Activity, Progress
@@ -75,6 +75,7 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             (scale, scales),
             ledger.waits,
             ledger.run_bins,
+            rare_waits=ledger.rare_waits,
             is_thinned=is_thinned,
         ),
         recent=_make_skew_cost(
@@ -85,6 +86,7 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             recent.waits,
             # In a short run the bins of the run are the finer ones.
             ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
+            rare_waits=ledger.rare_waits,
             is_thinned=is_thinned,
         ),
         scaled_s=float(sum(factor * by_class.sum() for factor, by_class in parts)) / 1000.0,
@@ -110,6 +112,7 @@ def _make_skew_cost(
     waits: WaitSums,
     bins: Sequence[TimeBin],
     *,
+    rare_waits: RareWaits,
     is_thinned: bool,
 ) -> SkewCost:
     """What waiting cost within `over_s`. `rank_seconds`: of all ranks together in that time. `all_scales`: of
@@ -120,9 +123,13 @@ def _make_skew_cost(
     largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])
     lost_pct = 100 * waited_s / rank_seconds if rank_seconds > 0 and steps else None
     dear_ms: defaultdict[int, float] = defaultdict(float)
-    for wait in waits.values():
-        for power, dear in wait.dear.items():
-            dear_ms[power] += dear.rank_ms(scales.by_kind)
+    if rare_waits.of_same_length:
+        for wait in waits.values():
+            for power, dear in wait.dear.items():
+                dear_ms[power] += dear.rank_ms(scales.by_kind)
+    else:  # of the listed ones, those that are alike
+        for key, _ in largest:
+            dear_ms[0] += waits[key].dearest(scales.by_kind, rare_waits).rank_ms(scales.by_kind)
     low_pct, high_pct = _interval(bins, scales, lost_pct)
     return SkewCost(
         over_s=over_s,
@@ -134,7 +141,7 @@ def _make_skew_cost(
         # Steps that are left out last as long as others. A recording that is thinned keeps the dear ones.
         recorded_steps=steps if is_thinned else round(steps / (1 + scale)),
         waited_for=tuple(
-            _make_waited_for(key, waits[key], ms, scales.by_kind, rank_seconds, dear_ms)
+            _make_waited_for(key, waits[key], ms, scales.by_kind, rank_seconds, dear_ms, rare_waits)
             for key, ms in largest
             if ms > 0
         ),
@@ -148,12 +155,13 @@ def _make_waited_for(
     scales: Mapping[int, float],
     rank_seconds: float,
     dear_ms: Mapping[int, float],
+    rare_waits: RareWaits,
 ) -> WaitedFor:
     """`dear_ms`: waited in dear steps for any rank, by the power of two of the longest wait."""
     rank, place = divmod(key, len(WAIT_PLACES))
-    dear, least = wait.dearest(scales), wait.alike_power(scales)
+    dear, least = wait.dearest(scales, rare_waits), wait.alike_power(scales, rare_waits)
     own_ms = dear.rank_ms(scales)
-    others_ms = sum(ms for power, ms in dear_ms.items() if power >= least) - own_ms
+    others_ms = rare_waits.select_powers(dear_ms, least) - own_ms
     return WaitedFor(
         rank=rank,
         place=WAIT_PLACES[place],
@@ -167,7 +175,7 @@ def _make_waited_for(
         n_dear=dear.n_steps,
         n_dear_in_all=round(dear.n_steps_in_all(scales)),
         dear_rank_seconds=own_ms / 1000.0,
-        others_as_dear_s=max(0.0, others_ms) / 1000.0,
+        is_main=rare_waits.are_main(own_ms, max(0.0, others_ms)),
         dear_since_s=dear.since_s,
         dear_until_s=dear.until_s,
     )

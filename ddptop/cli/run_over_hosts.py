@@ -32,7 +32,7 @@ from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.end_notices import give_notice
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.launcher_signal import note_launcher_signal
-from ddptop.host.meeting import Meeting, remove_meeting, write_meeting
+from ddptop.host.meeting import OpenRendezvous, remove_meeting, write_meeting
 from ddptop.host.runs import remove_run_directory
 
 LATE_MEETING_S = 30.0
@@ -89,7 +89,7 @@ class RunOverHosts:
                 remove_meeting(self._directory)
         self._exchange.note_job(job)
 
-    def note_meeting(self, meeting: Meeting) -> None:
+    def note_meeting(self, meeting: OpenRendezvous) -> None:
         """Note which hosts have come, as long as they have not met. Never raises."""
         sentence = f"run {self._name} {meeting.describe()}"
         now_s = time.monotonic()

@@ -17,7 +17,7 @@ MAX_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class OpenRendezvous:
     """A rendezvous that is not complete."""
 
     endpoint: str

@@ -24,7 +24,7 @@ from ddptop.cli.main import main
 from ddptop.cli.run_over_hosts import RunOverHosts
 from ddptop.cli.runs import MachineRuns
 from ddptop.frames.frame import Frame
-from ddptop.host.meeting import Meeting
+from ddptop.host.meeting import OpenRendezvous
 from ddptop.host.runs import RunFile, starting_run
 from ddptop.sources.request_pace import RequestPace
 from ddptop.tui.app import DdptopApp
@@ -256,7 +256,7 @@ def test_a_run_whose_hosts_have_not_met_says_who_has_come(
     parts = split_exec(["--ddptop-exec", "train.py"])
     assert parts is not None
     run = RunOverHosts.begin_run(parts[0], "train", ["train.py"])
-    one, two = (Meeting("a:1", 3, 3, True, come) for come in (("a",), ("a", "b")))
+    one, two = (OpenRendezvous("a:1", 3, 3, True, come) for come in (("a",), ("a", "b")))
     for meeting in (one, two, two):
         run.note_meeting(meeting)
     # Once, though it goes on.

@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters, registry
 
-from ddptop.host.meeting import Meeting
+from ddptop.host.meeting import OpenRendezvous
 from ddptop.training.torch_compat import launcher
 from tests.processes import DEADLINE_S, until
 
@@ -26,7 +26,7 @@ def parameters(port: int, backend: str, **config: object) -> RendezvousParameter
 
 def test_those_that_have_come_are_reported() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
-    reported: list[Meeting] = []
+    reported: list[OpenRendezvous] = []
     ended: list[Exception] = []
 
     def meet() -> None:
@@ -40,7 +40,7 @@ def test_those_that_have_come_are_reported() -> None:
     with launcher.reporting_rendezvous(lambda job: None, reported.append):
         waiting = threading.Thread(target=meet, daemon=True)
         waiting.start()
-        one = Meeting(f"127.0.0.1:{store.port}", 2, 2, reached=True, come=("node-0",))
+        one = OpenRendezvous(f"127.0.0.1:{store.port}", 2, 2, reached=True, come=("node-0",))
         until(lambda: reported[-1:] == [one], "a report of the first host")
         assert one.describe() == "waits for its hosts: 1 of 2 has come: node-0"
     registry.get_rendezvous_handler(parameters(store.port, "c10d", rank=1, is_host=False)).set_closed()
@@ -58,7 +58,7 @@ def test_a_host_of_the_endpoint_that_does_not_answer_is_reported(backend: str) -
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        reported: list[Meeting] = []
+        reported: list[OpenRendezvous] = []
         asked = parameters(port, backend, rank=1, is_host=False, read_timeout=3, timeout=3)
         ended: list[Exception] = []
 
@@ -71,7 +71,7 @@ def test_a_host_of_the_endpoint_that_does_not_answer_is_reported(backend: str) -
         with launcher.reporting_rendezvous(lambda job: None, reported.append):
             thread = threading.Thread(target=meet, daemon=True)
             thread.start()
-            missing = Meeting(f"127.0.0.1:{port}", 2, 2, reached=False)
+            missing = OpenRendezvous(f"127.0.0.1:{port}", 2, 2, reached=False)
             until(lambda: reported[-1:] == [missing], "a report of the endpoint")
             thread.join(DEADLINE_S)
         assert ended
@@ -80,13 +80,13 @@ def test_a_host_of_the_endpoint_that_does_not_answer_is_reported(backend: str) -
             "the end of the thread that looks",
         )
     sentence = "waits for its 2 hosts: 127.0.0.1:1, where they meet, does not answer"
-    assert Meeting("127.0.0.1:1", 2, 2, reached=False).describe() == sentence
+    assert OpenRendezvous("127.0.0.1:1", 2, 2, reached=False).describe() == sentence
 
 
 def test_a_sentence_names_some_hosts_of_many() -> None:
     come = tuple(f"node-{number}" for number in range(10))
-    sentence = Meeting("node-0:29500", 4, 64, True, come).describe()
+    sentence = OpenRendezvous("node-0:29500", 4, 64, True, come).describe()
     assert sentence.startswith("waits for its hosts: 10 of 4 to 64 have come: node-0, node-1")
     assert sentence.endswith("node-7 and 2 more")
-    untold = Meeting("node-0:29500", 4, 4, True).describe()
+    untold = OpenRendezvous("node-0:29500", 4, 4, True).describe()
     assert untold == "waits for its 4 hosts; node-0:29500 answers, but does not tell which have come"

@@ -128,7 +128,7 @@ class RareEvents:
         before = WaitSum() if sums is None else sums
         rare_waits, scales = ledger.rare_waits, wait.scales()
         dear, least_power = before.dearest(scales, rare_waits), before.alike_power(scales, rare_waits)
-        for_others_ms = rare_waits.select_powers(self._dear_ms, least_power)
+        for_others_ms = rare_waits.sum_compared(self._dear_ms, least_power)
         if wait.power >= least_power or not rare_waits.of_same_length:
             dear.add_waits(wait.kind, KindWaits(-1, -wait.rank_ms))
             dear.longest_ms -= wait.longest_ms
@@ -151,7 +151,7 @@ class RareEvents:
         rare_waits = self._state.ledger.rare_waits
         for sums, over_s, dear_ms, waits in times:
             dear = sums.dearest({}, rare_waits)
-            all_ms = rare_waits.select_powers(dear_ms, sums.alike_power({}, rare_waits))
+            all_ms = rare_waits.sum_compared(dear_ms, sums.alike_power({}, rare_waits))
             for_others_ms = all_ms - dear.rank_ms({})
             if self._are_dear_enough(dear, wait, over_s, for_others_ms, waits):
                 return True

@@ -73,7 +73,7 @@ class RareWaits(NamedTuple):
     of_same_length: bool
     """Whether it is compared with waits for others that are alike, or with all of them."""
 
-    def select_powers(self, dear_ms: Mapping[int, float], least: int) -> float:
+    def sum_compared(self, dear_ms: Mapping[int, float], least: int) -> float:
         """What was waited, for whomever, in the dear steps that are compared; `dear_ms`: by power of two."""
         return sum(ms for power, ms in dear_ms.items() if power >= least or not self.of_same_length)
 
@@ -83,7 +83,7 @@ class RareWaits(NamedTuple):
 
 
 EARLIER_WAITS = RareWaits(2, 0.75, of_same_length=False)
-"""Of recordings that were begun before version 4 of the sums: short stops by the kernel hide long pauses."""
+"""The rule of recordings that were begun before version 4 of the sums: short stops hide long pauses there."""
 
 SAME_LENGTH_WAITS = RareWaits(1, 0.8, of_same_length=True)
 """On a busy machine the kernel stops now this rank, now that one; for a shorter time all day."""

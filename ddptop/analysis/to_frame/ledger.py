@@ -161,7 +161,7 @@ def _make_waited_for(
     rank, place = divmod(key, len(WAIT_PLACES))
     dear, least = wait.dearest(scales, rare_waits), wait.alike_power(scales, rare_waits)
     own_ms = dear.rank_ms(scales)
-    others_ms = rare_waits.select_powers(dear_ms, least) - own_ms
+    others_ms = rare_waits.sum_compared(dear_ms, least) - own_ms
     return WaitedFor(
         rank=rank,
         place=WAIT_PLACES[place],

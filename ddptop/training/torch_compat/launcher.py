@@ -22,7 +22,7 @@ from signal import SIGABRT
 from typing import Any, TypeAlias
 
 from ddptop.host.address_exchange import Job
-from ddptop.host.meeting import Meeting
+from ddptop.host.meeting import OpenRendezvous
 from ddptop.training.torch_compat.job_store import address_of
 
 Report: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
@@ -122,7 +122,7 @@ def _await_others_of_aborted(context: Any) -> None:
 
 @contextmanager
 def reporting_rendezvous(
-    report: Callable[[Job], None], report_waiting: Callable[[Meeting], None] = lambda meeting: None
+    report: Callable[[Job], None], report_waiting: Callable[[OpenRendezvous], None] = lambda meeting: None
 ) -> Iterator[None]:
     """Inside the block, report each rendezvous that this launcher has completed. `report` returns at once.
 
@@ -179,7 +179,7 @@ CONNECT_S = 2.0
 class _MeetingWatch:
     """A thread that reports which hosts have come, until it is ended."""
 
-    def __init__(self, parameters: Any, report: Callable[[Meeting], None]) -> None:
+    def __init__(self, parameters: Any, report: Callable[[OpenRendezvous], None]) -> None:
         """`parameters`: torch's `RendezvousParameters`."""
         self.handler: Any = None
         """torch's handler of the rendezvous, once it is made."""
@@ -204,12 +204,12 @@ class _MeetingWatch:
                 if not self._ended.is_set():
                     self._report(meeting)
 
-    def _look(self) -> Meeting:
+    def _look(self) -> OpenRendezvous:
         parameters, handler = self._parameters, self.handler
         state = None if handler is None else getattr(getattr(handler, "_state_holder", None), "state", None)
         come = () if state is None else sorted(node.addr for node in {*state.participants, *state.wait_list})
         self._reached = self._reached or bool(come) or _answers(parameters.endpoint)
-        return Meeting(
+        return OpenRendezvous(
             str(parameters.endpoint),
             int(parameters.min_nodes),
             int(parameters.max_nodes),

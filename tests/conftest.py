@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -93,6 +94,13 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
             del os.environ["TMPDIR"]
         else:
             os.environ["TMPDIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """A test leaves the environment as it was: what launchers set in this process is not for the tests after."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -98,7 +98,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """A test leaves the environment as it was: what launchers set in this process is not for the tests after."""
+    """What a test sets in the environment, or a launcher that it runs in this process, ends with the test."""
     with mock.patch.dict(os.environ):
         yield
 

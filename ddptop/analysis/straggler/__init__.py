@@ -18,5 +18,8 @@ The other rules are not shared, because the evidence differs, and not only the t
   ranks. Of arrivals only the last one of a step is known to be late: it must be the same rank more often than
   by chance.
 
-One function for both would ask in each of these lines which evidence it has.
+One set of rules for both was tried on 2026-11-30: those over own times, applied to lateness less its bound.
+109 of 114 tests of arrivals passed; random delays, and a phase that varies less than its arrivals, were not
+flagged. The recording `straggler` of version 0.1.0 flagged its rank at another step: to replay recordings
+to the same figures, the rules over arrivals have to stay.
 """

@@ -254,7 +254,7 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     opened()
     terminal.press("q")
     restored(0)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT):
         opened()
         signalled(number)
         restored(128 + number)

@@ -20,7 +20,7 @@ from ddptop.cli.commands.completion import ASKED, answer_shell
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.cli.find import OTHER_WORDS
 from ddptop.host.processes import fill_standard_streams
-from ddptop.sources.threads import leave_process
+from ddptop.sources.threads import ENDING_SIGNALS, leave_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +100,7 @@ def _run_words(argv: list[str]) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """In the block, SIGHUP and SIGTERM end the command with 128 + their number, and what it has started too.
+    """In the block, ENDING_SIGNALS end the command with 128 + their number, and what it has started too.
 
     The next one is ignored, so that the end is not interrupted, as is one that was ignored before (nohup).
     SIGINT raises KeyboardInterrupt, as before, and also ends the command where an import makes another error
@@ -110,7 +110,7 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     handled = [number for number in before if before[number] is not signal.SIG_IGN]
     hook_before = sys.unraisablehook
     received: list[int] = []

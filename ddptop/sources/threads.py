@@ -1,14 +1,24 @@
-"""Threads that must not keep a user who leaves: one that is busy for longer is abandoned, and ends with the
-process."""
+"""How a user leaves: the signals that end a command, and threads that must not keep the user.
+
+A thread that is busy for longer is abandoned, and ends with the process.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+
+ENDING_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM)
+"""Besides SIGINT, these end a command with 128 + their number, and the terminal is restored.
+
+A terminal that is closed sends SIGHUP, some supervisors SIGQUIT or SIGABRT. A library's own `abort()` still
+ends the process.
+"""
 
 LEAVE_S = 0.4
 """How long a thread is waited for that was told to end. With two of these and the terminal, a screen is left

@@ -28,12 +28,13 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from ddptop.protocol.texts import printable
 from ddptop.render.text import clean_text
+from ddptop.sources.threads import ENDING_SIGNALS
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-"""A closed terminal, `kill -INT`, `kill`: the screen ends orderly, with 128 + the signal's number."""
+ENDING = (signal.SIGINT, *ENDING_SIGNALS)
+"""At these signals the screen ends orderly, with 128 + the signal's number."""
 
 
 class LastingStream:

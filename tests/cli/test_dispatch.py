@@ -195,7 +195,9 @@ class DroppedWith:
         signal.raise_signal(self._number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM, signal.SIGINT]
+)
 def test_a_signal_whose_exception_python_drops_still_ends_the_command(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

@@ -19,6 +19,7 @@ from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
 from ddptop.host.installation import install_command
 from ddptop.protocol.outlets import safe_data
+from ddptop.sources.threads import ENDING_SIGNALS
 
 if TYPE_CHECKING:
     from ddptop.cli.find import RecordingEntry
@@ -94,11 +95,11 @@ class Mcp(Command):
 
 
 def _leave_at_signals() -> None:
-    """From now on, Ctrl-C, SIGTERM and SIGHUP end the process at once, with 128 + their number.
+    """From now on, Ctrl-C and ENDING_SIGNALS end the process at once, with 128 + their number.
 
     Python's way out would wait for the SDK's thread, which reads standard input until a line comes.
     """
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *ENDING_SIGNALS):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _frame: os._exit(128 + received))
 

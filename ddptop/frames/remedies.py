@@ -143,7 +143,11 @@ _AFTER_SIGNAL = {
 }
 
 
-_GONE_PEERS = "after a restart gloo may wait for processes that are gone."
+_OWN_STORE = (
+    "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Each elastic restart then has a store of its own; on "
+    "the launcher's, gloo finds processes that are gone."
+)
+"""torch 2.13, `_create_c10d_store`: the ranks of all restarts use the same keys on the launcher's store."""
 
 _UNEVEN_BATCHES = " If it has fewer batches: DistributedSampler, or the model's join()."
 
@@ -154,7 +158,7 @@ def after_outside_end(evidence: Mapping[str, Scalar]) -> str:
     """What to do after a signal to the launcher has ended the run. `evidence`: of its alert."""
     signal = str(evidence.get("signal"))
     if evidence.get("restart"):
-        return f"Start it again: {_GONE_PEERS}"
+        return f"Start it again {_OWN_STORE}"
     if evidence.get("stall") and signal == "SIGINT":
         return "Fix what stalled it, then start again from the last checkpoint."
     return _AFTER_SIGNAL.get(signal, "Start again from the last checkpoint: a signal has ended it.")
@@ -281,7 +285,7 @@ def of_death(death: Death) -> str:
         uneven = _UNEVEN_BATCHES if "all_reduce before" in death.context else ""
         return f"Let rank {death.rank} call as many collectives as the others{up_to}.{uneven}"
     if death.incarnation and _NOT_CONNECTED.search(text):
-        return f"Start it again: {_GONE_PEERS}"
+        return f"Start it again {_OWN_STORE}"
     for pattern, action in _ACTIONS_BY_ERROR:
         if pattern.search(text):
             up_to = "" if call is None else f", up to {_name_place(call)}"
@@ -341,12 +345,17 @@ START_ACTIONS = {
 """What to do about ranks that do not meet, by `Stall.start`."""
 
 
+def of_start(stall: Stall) -> str:
+    """What to do about ranks that do not meet; empty: the stall is another one."""
+    if stall.restart:
+        return f"End it and start it again {_OWN_STORE}"
+    return START_ACTIONS.get(stall.start, "")
+
+
 def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [position for position in stall.positions if position.rank in stall.ranks]
-    if stall.restart:
-        return f"End it and start it again: {_GONE_PEERS}"
-    if stall.start in START_ACTIONS:
-        return START_ACTIONS[stall.start]
+    if action := of_start(stall):
+        return action
     if action := STALLS[stall.kind].action:
         calls = [
             position.user_call

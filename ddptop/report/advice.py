@@ -19,6 +19,7 @@ from ddptop.frames.remedies import (
     MORE_CPUS,
     after_outside_end,
     of_death,
+    of_start,
     of_worker,
     remedy_of_alert,
 )
@@ -393,6 +394,7 @@ def _suggest_for_stalls(report: Report) -> Iterator[Suggestion]:
     action = STALLS[stall.kind].advice.format(ranks=who, where=where, waited=waited)
     if position is not None and position.waits_for:
         action = of_worker(position)
+    action = of_start(stall) or action
     yield Suggestion(
         "stall",
         action,

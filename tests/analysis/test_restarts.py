@@ -119,7 +119,7 @@ def test_ranks_that_never_meet_again_after_a_restart_are_named(make_world) -> No
     feed_together(interrupted, [*stage.messages, signal])
     last = interrupted.frame(stage.now_ns)
     assert "restart 1: ranks 0 to 2 are in init_process_group since " in verdict(last).sentence
-    assert "tart it again: after a restart gloo may wait for processes" in next_action(last)
+    assert "tart it again with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. " in next_action(last)
     stage.after_s = 31.0
     again = make_world(3, incarnation=1, session_base=200, now_us=(stage.now_ns - START_NS) // 1000)
     stage.feed(*again.introduce(), *again.steps(3))
@@ -152,7 +152,7 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
     repeated = "failed 3 times at train.py:4 (3 restarts): rank 1 failed: RuntimeError: Gloo"
     last = reducer.frame(messages[-1].t_ns)
     assert verdict(last).sentence.startswith(f"FAILED · {repeated}")
-    assert next_action(last) == "Start it again: after a restart gloo may wait for processes that are gone."
+    assert next_action(last).startswith("Start it again with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. ")
     found = report_from_messages(messages)
     assert found.verdict[0].sentence.startswith(repeated)
     (before,) = found.verdict[0].detail

@@ -14,7 +14,9 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import MILESTONE, REACH, RECORDED, Activity, Event, Phase, Received
+from ddptop.report.advice import make_suggestions
 from tests.analysis.stalling import MAIN, NS, START_NS, Stage, users
+from tests.made_up_run import report_from_messages
 from tests.tui.troubles import died
 
 INIT = {"address": "node0", "port": "29500"}
@@ -324,6 +326,18 @@ def test_all_ranks_that_look_for_one_another_in_vain_say_where(make_world: Any) 
         "2 ranks are in init_process_group at node0:29500 by the interface eth9, and none gets past it"
     )
     assert next_action(frame).startswith("Set GLOO_SOCKET_IFNAME")
+
+
+def test_ranks_that_do_not_find_each_other_after_a_restart_need_a_store_of_their_own(make_world: Any) -> None:
+    way = Way(make_world(2, incarnation=1))
+    way.join(0, 1, milestones=("torch", "init", "store"))
+    way.wait(17)
+    frame = way.frame()
+    assert frame.stall is not None
+    assert frame.stall.sentence.startswith("restart 1: ranks 0 and 1 are in init_process_group since ")
+    assert next_action(frame).startswith("End it and start it again with TORCH_DISABLE_SHARE_RDZV")
+    advice = {one.kind: one.action for one in make_suggestions(report_from_messages(way.messages))}
+    assert advice["stall"] == next_action(frame)
 
 
 def test_all_ranks_in_their_first_collective_are_said(make_world: Any) -> None:

@@ -34,7 +34,7 @@ from ddptop.analysis.stall.rank_position import (
     sequence_in_group,
 )
 from ddptop.analysis.stall.start import start_wait
-from ddptop.analysis.stall.start_sentences import start_case
+from ddptop.analysis.stall.start_sentences import meets_nobody_again, start_case
 from ddptop.frames.calls import function_entered, in_collective
 from ddptop.frames.conditions import SILENT_STATES, STALLS, UNREACHABLE
 from ddptop.frames.numbers import fixed
@@ -211,7 +211,9 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     elif dead or not running:
         result = Diagnosis("dead", tuple(dead), tuple(running))
     elif (wait := start_wait(state)) is not None:
-        result = Diagnosis("missing", wait.behind, wait.waiting, start=wait.where)
+        restart = state.incarnation if meets_nobody_again(state, wait) else 0
+        start = "" if restart else wait.where
+        result = Diagnosis("missing", wait.behind, wait.waiting, start=start, restart=restart)
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.stall.start import StartWait
     from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Scalar
 
@@ -87,6 +88,12 @@ def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], wh
         return "import"
     # A worker that it waits for has a line of its own.
     return "first_batch" if _waits_for_batch(first) and not worker_waited_for(first, 0) else "code"
+
+
+def meets_nobody_again(state: RunState, wait: StartWait) -> bool:
+    """Whether all ranks have reached the store after an elastic restart, and do not find each other."""
+    stored = all(milestone_of(rank) == "store" for rank in state.ranks)
+    return state.incarnation > 0 and stored and start_case(state, *wait[:3]) == "nobody"
 
 
 def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:

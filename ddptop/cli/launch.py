@@ -30,6 +30,7 @@ from ddptop.cli.launch_options import (
     run_name,
     split_exec,
 )
+from ddptop.host.folders import read_only_root, run_roots
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.runs import starting_run
 from ddptop.protocol.outlets import print_text
@@ -208,7 +209,7 @@ def begin_if_possible(options: LaunchOptions, script: Sequence[str], begin: Call
     # What `begin` sets for the ranks must not be left behind where it fails.
     before = dict(os.environ)
     try:
-        return begin(options, script)
+        run = begin(options, script)
     except Exception as error:  # noqa: BLE001 - the training must start
         os.environ.clear()
         os.environ.update(before)
@@ -217,6 +218,9 @@ def begin_if_possible(options: LaunchOptions, script: Sequence[str], begin: Call
         kind = "" if is_expected else f"{type(error).__name__}: "
         note(f"cannot record: {kind}{error}; running without it".replace("\n", " "))
         return None
+    if read_only := read_only_root():
+        note(f"{read_only} cannot be written: the run's folder is in {run_roots()[0]}".replace("\n", " "))
+    return run
 
 
 def _launch_watched(

@@ -131,8 +131,25 @@ SHARED_TMP = Path("/tmp")
 def run_roots() -> list[Path]:
     """Folders that may hold runs, the preferred one first. The variable may be set in one terminal only.
 
-    One that belongs to another user, who was first in /tmp, is left out while another folder remains.
+    One that belongs to another user, who was first in /tmp, is left out while another folder remains. Those
+    that cannot be written, as on a read-only file system, come last.
     """
+    return sorted(_all_run_roots(), key=_is_read_only)
+
+
+def read_only_root() -> Path | None:
+    """The folder that would be preferred if it could be written; None: it can, or no other can either."""
+    preferred = _all_run_roots()[0]
+    return preferred if preferred != run_roots()[0] else None
+
+
+def _is_read_only(root: Path) -> bool:
+    """Whether a folder can neither be written nor made. What is there and is no folder is refused later."""
+    there = next((folder for folder in (root, *root.parents) if os.path.lexists(folder)), root)
+    return there.is_dir() and not os.access(there, os.W_OK | os.X_OK)
+
+
+def _all_run_roots() -> list[Path]:
     folders = [SHARED_TMP / f"ddptop-{os.geteuid()}", state_path() / "run"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # In front: the system removes it when the user logs out, and no other user can be first in it.

@@ -519,6 +519,29 @@ def test_a_container_that_knows_no_user_and_no_home_trains_and_is_recorded(home:
     assert said == ["DDPTOP_STAL", "run script-", "run script-"], done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+def test_a_runtime_folder_that_cannot_be_written_is_said_and_the_run_recorded(home: Path) -> None:
+    if run([*AS_NOBODY, *READING, "true"], environment(home), home).returncode:
+        pytest.skip("no capabilities to give")
+    state, runtime = home / "state", home / "nobody"
+    for folder, mode in ((state, 0o700), (runtime, 0o500)):
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, NOBODY, NOBODY)
+    for folder in (home, *home.parents[:2]):
+        folder.chmod(0o755)
+    env = environment(home) | {"PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"XDG_RUNTIME_DIR": str(runtime), "XDG_STATE_HOME": str(state)}
+    try:
+        done = run([*AS_NOBODY, *READING, *DDPTOP_RUN, *ONE, "train.py", "0", "12"], env, home)
+    finally:
+        shutil.rmtree(f"/tmp/ddptop-{NOBODY}", ignore_errors=True)
+    told = own_lines(done.stderr)
+    assert (done.returncode, len(told)) == (0, 3), done.stderr
+    assert f"{runtime}/ddptop cannot be written: the run's folder is in /tmp/ddptop-{NOBODY}" in told[1]
+    assert "12 steps, recorded in" in told[-1]
+
+
 def test_training_goes_on_where_nothing_can_be_recorded(home: Path) -> None:
     env = environment(home)
     Path(env["XDG_RUNTIME_DIR"]).chmod(0o755)

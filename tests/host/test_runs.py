@@ -107,6 +107,23 @@ def test_runs_of_both_roots_are_found_newest_first(monkeypatch):
     assert [run.run_id for run in live_runs()] == ["second", "first"]
 
 
+def test_a_runtime_folder_that_cannot_be_written_is_passed_over(places, monkeypatch):
+    access = os.access
+    before = create_run_directory("before")
+    write_run_file(before, run_file(before))
+    monkeypatch.setattr(os, "access", lambda path, mode: "/runtime" not in str(path) and access(path, mode))
+    assert roots_module.read_only_root() == places / "runtime" / "ddptop"
+    directory = create_run_directory("abc")
+    assert directory.parent == places / "tmp" / f"ddptop-{os.geteuid()}"
+    write_run_file(directory, run_file(directory))
+    assert {run.run_id for run in live_runs()} == {"abc", "before"}, "it is still looked into"
+    directory.parent.chmod(0o755)
+    with pytest.raises(RunDirectoryError, match="open to other users"):
+        create_run_directory("second")
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    assert roots_module.read_only_root() is None
+
+
 @pytest.mark.parametrize("change", [{"process_start": 1}, {"boot_id": "another"}, {"pid": 2**22 + 5}])
 def test_stale_runs_are_hidden_and_removed_by_the_next(change):
     directory = create_run_directory("dead")

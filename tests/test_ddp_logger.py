@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
+from tests.recording.replays import frame_at
 
 SCRIPT = Path(__file__).parent / "scripts" / "logged.py"
 STEPS = 60

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.export.test_dashboard import queries
 from tests.processes import DDPTOP_RUN, DEADLINE_S, environment, free_port, started, until
+from tests.recording.replays import frame_at
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
 STEPS, SLOW_FROM, LATE_MS = 500, 100, 20

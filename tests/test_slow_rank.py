@@ -19,8 +19,8 @@ import pytest
 
 import ddptop
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
+from tests.recording.replays import frame_at
 
 SCRIPT = Path(__file__).parent / "scripts" / "moving_delay.py"
 QUICK = ("backward", "data")

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, run_plain, started, until
+from tests.recording.replays import frame_at
 
 pytestmark = pytest.mark.slow  # two real stalls, one of them for half a minute
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
+from tests.recording.replays import frame_at
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WINDOW = 100

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddptop.frames.frame import Frame
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, run_plain, started, until
+from tests.recording.replays import frame_at
 
 pytestmark = pytest.mark.slow  # whole runs
 

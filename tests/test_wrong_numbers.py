@@ -12,8 +12,8 @@ from ddptop.recording.reader import Recording
 from ddptop.render.plain import draw_frame
 from ddptop.report.build import read_report
 from ddptop.report.text import text_page
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
+from tests.recording.replays import frame_at
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 250

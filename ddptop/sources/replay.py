@@ -23,17 +23,8 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
 
-def frame_at(path: Path, step: int | None) -> Frame:
-    """The group at the last moment at which no step after `step` was known; None: at the end.
-
-    Raises OSError, and RecordingError where the file is no recording.
-    """
-    with Recording.open(path) as recording:
-        return frame_of(recording, step)
-
-
 def frame_of(recording: Recording, step: int | None) -> Frame:
-    """The frame of an open recording at a step, as `frame_at` gives it."""
+    """The group at the last moment at which no step after `step` was known; None: at the end."""
     with gc_paused():
         player = Player(recording, next_ns=recording.end_ns if step is None else 0)
         if step is None:

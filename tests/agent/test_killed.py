@@ -18,10 +18,10 @@ from ddptop.host.runs import create_run_directory
 from ddptop.protocol.hosts import HOST_END, HostUsage
 from ddptop.protocol.messages import Event, Message, Steps
 from ddptop.recording.reader import Recording
-from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
 from tests.agent.test_outage import recorded_steps
 from tests.collector.conftest import UNREAD_RANK
+from tests.recording.replays import frame_at
 from tests.run_processes import RUN_ID, wait_for
 
 STEPS = 2000

@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.frames import snapshot
 from ddptop.frames.schema import schema
-from ddptop.sources.replay import frame_at
+from tests.recording.replays import frame_at
 from tests.tui import fake, fake_hosts
 
 DATA = Path(__file__).parents[1] / "recording" / "data"

@@ -21,8 +21,8 @@ from ddptop.cli.errors import CliError
 from ddptop.frames.frame import Frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import LONG_WAIT_S
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, started, until
+from tests.recording.replays import frame_at
 from tests.tui.fake import live, nobody, straggler, waiting
 
 torch = pytest.importorskip("torch")

@@ -24,7 +24,6 @@ from ddptop.frames.numbers import counted
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.report.build import read_report
-from ddptop.sources.replay import frame_at
 from tests.processes import (
     AS_NOBODY,
     DDPTOP,
@@ -43,6 +42,7 @@ from tests.processes import (
     started,
     until,
 )
+from tests.recording.replays import frame_at
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
 TWO = ["--standalone", "--nproc-per-node", "2"]

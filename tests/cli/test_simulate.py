@@ -13,7 +13,7 @@ import pytest
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
 from ddptop.cli.simulate import Simulated
-from ddptop.sources.replay import frame_at
+from tests.recording.replays import frame_at
 
 PATIENCE_S = 120
 

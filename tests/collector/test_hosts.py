@@ -26,11 +26,11 @@ from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Hello, Received
 from ddptop.recording.reader import Recording
-from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
 from ddptop.transport.sockets import new_context
 from tests.collector.test_recovery import recorded_past, steps_of, whole
 from tests.link import Link
+from tests.recording.replays import frame_at
 from tests.run_processes import RUN_ID
 
 SERVE = ("--serve", "127.0.0.1:0")

@@ -21,10 +21,10 @@ from ddptop.host.step_counters import leave_step_count
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.sources.replay import frame_at
 from tests.collector.conftest import UNREAD_RANK
 from tests.made_up_run import hello
 from tests.processes import remove_folder
+from tests.recording.replays import frame_at
 from tests.run_processes import DEADLINE_S
 
 

@@ -14,7 +14,7 @@ from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Progress, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.report.build import read_report
-from ddptop.sources.replay import frame_at
+from tests.recording.replays import frame_at
 
 BEGAN = 1_000 * NS
 RANKS = (11, 12, 13)

@@ -20,7 +20,7 @@ from ddptop.export.metrics import MOST_RANKS, WORST, Family, Histogram, metric_f
 from ddptop.frames.frame import GpuFacts
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import NS
-from ddptop.sources.replay import frame_at
+from tests.recording.replays import frame_at
 
 if TYPE_CHECKING:
     from ddptop.frames.figures import Ranks

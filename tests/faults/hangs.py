@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.faults.real_runs import ended, home_of
 from tests.faults.row import Result, Row
 from tests.processes import DDPTOP, DDPTOP_RUN, collector_below, run, started, until
+from tests.recording.replays import frame_at
 
 TROUBLED = Path(__file__).parents[1] / "scripts" / "troubled.py"
 STEPS = 400

@@ -29,7 +29,6 @@ from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.build import read_report
 from ddptop.report.content import as_data
 from ddptop.report.tables import rank_table
-from ddptop.sources.replay import frame_at
 from ddptop.training.disk_reads import DiskReads
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
@@ -39,6 +38,7 @@ from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
 from ddptop.tui.views.rank_order import SORTS
 from tests.frames.figure_documents import metrics_document
 from tests.made_up_run import START_NS, a_run, write
+from tests.recording.replays import frame_at
 
 SURFACES = frozenset(
     {

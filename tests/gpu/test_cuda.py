@@ -17,10 +17,10 @@ import pytest
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Card, Event, StepRow, Steps
 from ddptop.recording.reader import Recording
-from ddptop.sources.replay import frame_at
 from ddptop.training.own_cost import is_clocked
 from tests.gpu.moments import apart_ns, bucket_ends
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run
+from tests.recording.replays import frame_at
 
 torch = pytest.importorskip("torch")
 

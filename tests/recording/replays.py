@@ -10,7 +10,14 @@ from ddptop.frames.frame import Frame
 from ddptop.recording.reader import Recording
 from ddptop.sources.past import RecordedPast
 from ddptop.sources.player import Player
+from ddptop.sources.replay import frame_of
 from ddptop.sources.showing import with_playback
+
+
+def frame_at(path: Path, step: int | None) -> Frame:
+    """The group at the last moment at which no step after `step` was known; None: at the end."""
+    with Recording.open(path) as recording:
+        return frame_of(recording, step)
 
 
 def replay_to_steps(path: Path, steps: Sequence[int]) -> Iterator[tuple[int, Player, RecordedPast]]:
@@ -25,6 +32,6 @@ def replay_to_steps(path: Path, steps: Sequence[int]) -> Iterator[tuple[int, Pla
 
 
 def complete_frame(player: Player, past: RecordedPast, **requested: Any) -> Frame:
-    """The frame there, as `ddptop.sources.replay.frame_at` gives it, and what is requested of it."""
+    """The frame there, as `frame_at` gives it, and what is requested of it."""
     frame = past.complete_frame(player.make_frame(**requested), player)
     return with_playback(frame, player, past.marks, playing=False, speed=1.0)

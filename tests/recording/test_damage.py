@@ -29,10 +29,10 @@ from ddptop.recording.index import load_contents
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.records import BlockReader, is_of_type, pack_record
 from ddptop.recording.writer import Writer
-from ddptop.sources.replay import frame_at
 from tests.faults.row import CannotTryError
 from tests.faults.trial import small_disk
 from tests.made_up_run import GIB, START_NS, a_run, feed_together, steps, write
+from tests.recording.replays import frame_at
 
 TRIES = 120
 

@@ -25,7 +25,7 @@ from ddptop.recording.writer import Writer
 from ddptop.sources import player, showing
 from ddptop.sources.past import Backfill
 from ddptop.sources.player import Player
-from ddptop.sources.replay import PairSource, ReplaySource, frame_at
+from ddptop.sources.replay import PairSource, ReplaySource
 from tests.made_up_run import (
     GIB,
     NS,
@@ -38,6 +38,7 @@ from tests.made_up_run import (
     run_message,
     write,
 )
+from tests.recording.replays import frame_at
 from tests.sources.test_replay import DEADLINE_S, live_frame, path, play, wait_for  # noqa: F401  # fixtures
 
 STEPS = 4500

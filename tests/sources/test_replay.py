@@ -24,7 +24,7 @@ from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
 from ddptop.render.plain import draw_frame
 from ddptop.sources.player import Player
-from ddptop.sources.replay import ReplaySource, frame_at
+from ddptop.sources.replay import ReplaySource
 from tests.made_up_run import (
     GIB,
     NS,
@@ -39,6 +39,7 @@ from tests.made_up_run import (
     steps,
     write,
 )
+from tests.recording.replays import frame_at
 
 DEADLINE_S = 120
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import torch
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run, run_plain
+from tests.recording.replays import frame_at
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TWO_RANKS = ["--standalone", "--nproc-per-node", "2"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli.main import main
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, has_nccl, run
+from tests.recording.replays import frame_at
 from tests.trainers.pairs import SCRIPTS, TWO_RANKS, by_torchrun
 
 CAUGHT = ("lazy?", "second_hook?", "bf16?", "unused?")

@@ -17,8 +17,8 @@ from ddptop.host.runs import RunFile, read_run_file
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.report.build import read_report
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, names_ddptop, run, started, until
+from tests.recording.replays import frame_at
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TWO = ["--standalone", "--nproc-per-node", "2"]

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from ddptop.protocol.messages import Hello, Message, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, free_port, run, started, until
+from tests.recording.replays import frame_at
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 5

@@ -14,10 +14,10 @@ from ddptop.host.processes import process_start
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Hello
 from ddptop.recording.reader import Recording
-from ddptop.sources.replay import frame_at
 from ddptop.training import attach
 from tests import made_up_run
 from tests.processes import DDPTOP_RUN, environment, run
+from tests.recording.replays import frame_at
 
 NESTED = """
 import os, sys, time, torch, torch.distributed as dist

@@ -12,9 +12,9 @@ import pytest
 from ddptop.cli.commands.check import result_sentence
 from ddptop.frames.frame import Frame, LoggedEvent, rate_without_stalls
 from ddptop.report.check import Measured, against_base
-from ddptop.sources.replay import frame_at
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import draw_two_runs
+from tests.recording.replays import frame_at
 from tests.tui.drive import screen
 from tests.tui.fake import NOW, FakeSource, replay, unknowns
 from tests.tui.screens import check

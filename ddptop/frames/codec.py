@@ -311,11 +311,6 @@ def _pack_pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[by
             yield packed[key][1]
 
 
-def decode_frame(data: bytes) -> frames.Frame:
-    """The frame in `data`. Raises FrameError if `data` is not as `encode_frame` writes it."""
-    return FrameDecoder().decode(data)
-
-
 class FrameDecoder:
     """Decodes successive frames. What has not changed since the last frame is not checked again, and is the
     same object, in parts that have changed as well: of 512 hosts mostly a few fields are others."""
@@ -325,7 +320,7 @@ class FrameDecoder:
         """By field of a frame."""
 
     def decode(self, data: bytes) -> frames.Frame:
-        """The frame in `data`. Raises FrameError like `decode_frame`."""
+        """The frame in `data`. Raises FrameError if `data` is not as `encode_frame` writes it."""
         parts, history = _unpack_frame(data)
         expected = _kinds_without_history()
         if not isinstance(parts, list) or not parts or parts[0] != VERSION:

@@ -93,8 +93,7 @@ class WaitedFor:
     is_main: bool
     """Whether most of what was waited in slow steps is in these."""
     dear_since_s: float
-    """When the first of them ended, and the last, in seconds since the launch; 0: there is none."""
-    dear_until_s: float
+    """When the first of them ended, in seconds since the launch; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

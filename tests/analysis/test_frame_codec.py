@@ -13,7 +13,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames import codec, figures
 from ddptop.frames import frame as frames
-from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
+from ddptop.frames.codec import FrameDecoder, FrameError, encode_frame, has_more
 from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
 from ddptop.frames.ledger import Ledger, LedgerRanks
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
@@ -50,7 +50,7 @@ def same(one: object, other: object) -> None:
 def test_round_trip_changes_nothing(frame) -> None:
     assert frame.straggler is not None
     assert frame.focus is not None and frame.focus.minutes is not None
-    same(decode_frame(encode_frame(frame)), frame)
+    same(FrameDecoder().decode(encode_frame(frame)), frame)
 
 
 def test_parts_that_are_the_same_objects_are_packed_once(frame, monkeypatch) -> None:
@@ -68,7 +68,7 @@ def test_parts_that_are_the_same_objects_are_packed_once(frame, monkeypatch) -> 
 
 def test_an_empty_frame_travels_too() -> None:
     frame = Reducer().frame(START_NS)
-    same(decode_frame(encode_frame(frame)), frame)
+    same(FrameDecoder().decode(encode_frame(frame)), frame)
 
 
 def test_a_part_as_it_was_in_the_frame_before_is_the_same_object_and_no_other_is(frame) -> None:
@@ -90,7 +90,7 @@ def test_large_counts_stay_exact(make_world) -> None:
     feed_together(
         reducer, [world.run(), *world.introduce(), world.progress(0, step=2**40 + 1, sequence=2**45 + 1)]
     )
-    ranks = decode_frame(encode_frame(reducer.frame(START_NS))).ranks
+    ranks = FrameDecoder().decode(encode_frame(reducer.frame(START_NS))).ranks
     assert (ranks.step[0], ranks.sequence[0]) == (2**40 + 1, 2**45 + 1)
 
 
@@ -100,11 +100,11 @@ def test_a_long_history_goes_in_pieces_that_fit(frame) -> None:
     long = replace(frame, history=History(start=0, **dict.fromkeys(COLUMNS, numbers)))
     data = encode_frame(long)
     assert len(data) < MAX_FRAME_BYTES
-    got = decode_frame(data)
+    got = FrameDecoder().decode(data)
     assert has_more(got)
     assert 10_000 < len(got.history.step) < count
     np.testing.assert_array_equal(got.history.step, numbers[: len(got.history.step)])
-    assert not has_more(decode_frame(encode_frame(frame)))
+    assert not has_more(FrameDecoder().decode(encode_frame(frame)))
 
 
 def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(frame) -> None:
@@ -125,7 +125,7 @@ def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(fram
     )
     data = encode_frame(large)
     assert len(data) < LARGEST_FRAME_BYTES
-    got = decode_frame(data)
+    got = FrameDecoder().decode(data)
     assert len(got.gpus) == len(got.ranks.host) == MAX_SHOWN_WORLD
     wild = tuple(frames.Clocks(f"host {i} " + "x" * 480, 1.0, 1.0) for i in range(MAX_SHOWN_WORLD))
     assert len(encode_frame(replace(large, clocks=wild))) < LARGEST_FRAME_BYTES
@@ -153,9 +153,9 @@ def test_every_truncation_is_refused(frame) -> None:
     data = encode_frame(frame)
     for length in range(0, len(data), 37):
         with pytest.raises(FrameError):
-            decode_frame(data[:length])
+            FrameDecoder().decode(data[:length])
     with pytest.raises(FrameError):
-        decode_frame(data + b"\xc0")
+        FrameDecoder().decode(data + b"\xc0")
 
 
 def test_garbage_is_refused_or_read_but_never_worse_also_after_a_sound_frame(frame) -> None:
@@ -168,7 +168,7 @@ def test_garbage_is_refused_or_read_but_never_worse_also_after_a_sound_frame(fra
         decoder = FrameDecoder()
         decoder.decode(data)
         try:
-            got = decode_frame(bytes(broken))
+            got = FrameDecoder().decode(bytes(broken))
         except FrameError:
             with pytest.raises(FrameError):
                 decoder.decode(bytes(broken))
@@ -194,4 +194,4 @@ def test_columns_of_parts_that_become_unequal_are_refused_also_after_a_sound_fra
 )
 def test_what_is_no_frame_is_refused(data) -> None:
     with pytest.raises(FrameError):
-        decode_frame(data)
+        FrameDecoder().decode(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.machine import Gpu, Memory
@@ -33,7 +33,7 @@ def test_a_rank_without_a_gpu_has_none(make_world) -> None:
 
 
 def test_what_is_read_of_a_gpu_reaches_its_rank(make_world) -> None:
-    frame = decode_frame(encode_frame(fed(make_world(2), gpu=1, memory=1)))
+    frame = FrameDecoder().decode(encode_frame(fed(make_world(2), gpu=1, memory=1)))
     assert [facts.rank for facts in frame.gpus] == [1]
     shown = snapshot(frame)["ranks"][1]["gpu"]
     assert (shown["util_pct"], shown["temp_c"], shown["power_w"], shown["throttle"]) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import HEAT_FIGURES, Heat
 from tests.analysis.test_timeline import fed
@@ -85,5 +85,5 @@ def test_where_clocks_cannot_tell_lateness_is_unknown() -> None:
 def test_every_figure_can_be_asked_for_before_and_after_the_first_step(figure: str) -> None:
     for steps in (0, 3):
         frame = fed(World(3), steps).frame(0, want=f"heat {figure} 10 10")
-        value, rank = grid(decode_frame(encode_frame(frame)).heat)
+        value, rank = grid(FrameDecoder().decode(encode_frame(frame)).heat)
         assert value.shape[1] == steps and (np.isnan(value) == np.isnan(rank)).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.history import BIN_COLUMNS, COLUMNS, KEPT_POINTS, MOST_BINS, History, HistoryStore
 from tests.made_up_run import NS, START_NS, World, feed_together
@@ -96,7 +96,7 @@ def test_who_joins_late_gets_the_bins_over_the_wire(frame: Frame) -> None:
     for start in range(0, 60_000, 500):
         store.append(noisy(start, 500))
     for start in range(60_000, 80_000, 500):
-        sent = decode_frame(encode_frame(replace(frame, history=store.since(viewer.end)))).history
+        sent = FrameDecoder().decode(encode_frame(replace(frame, history=store.since(viewer.end)))).history
         shown = viewer.extend(sent)
         assert shown.start + len(shown.step) == viewer.end
         store.append(noisy(start, 500))

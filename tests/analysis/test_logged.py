@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Logged, Received
 from tests.made_up_run import feed_together
@@ -18,7 +18,7 @@ def told(world, *words: tuple[int, dict[str, float | None]], focus: int | None =
     at = START_NS + world.now_us * 1000
     for seq, (rank, values) in enumerate(words):
         reducer.feed(Received(at, rank, world.session(rank), seq, Logged(19, values)))
-    return decode_frame(encode_frame(reducer.frame(at, focus=focus)))
+    return FrameDecoder().decode(encode_frame(reducer.frame(at, focus=focus)))
 
 
 def test_a_scalar_is_averaged_over_the_ranks_that_logged_it(make_world) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.activity import ActivitySpan
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -56,7 +56,7 @@ def test_past_evaluations_and_saves_are_kept_for_the_charts(standing: Standing) 
     saves = beat(Activity.SAVE, Phase.OTHER, 6.0)
     for after_s, of_first in ((1.0, EVALUATES), (5.0, EVALUATES), (8.0, saves), (9.0, EVALUATES)):
         standing.beat(after_s, of_first, EVALUATES if after_s < 5 else IN_BARRIER, IN_BARRIER, IN_BARRIER)
-    frame = decode_frame(encode_frame(standing.beat(20.0, *[IN_BARRIER] * WORLD)))
+    frame = FrameDecoder().decode(encode_frame(standing.beat(20.0, *[IN_BARRIER] * WORLD)))
     began_s = (START_UNIX_NS + TRAINED_NS - START_NS) / NS
     spans = [
         (span.kind, round(span.since_s - began_s, 3), round(span.until_s - began_s, 3))
@@ -128,7 +128,7 @@ def test_a_save_is_a_stall_only_after_ten_times_the_stall_time(
 
 def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standing) -> None:
     frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
-    frame = decode_frame(encode_frame(frame))
+    frame = FrameDecoder().decode(encode_frame(frame))
     head = draw_frame(frame, 100).splitlines()[0]
     assert "EVALUATING 18 s" in head and "LIVE" not in head and "/s" not in head
     assert "rank 0 has been evaluating for 18 s" in watch_line(frame)
@@ -160,7 +160,7 @@ def test_samples_a_second_are_of_all_ranks(standing: Standing) -> None:
         standing.card(rank, {BATCH_SIZE: size})
     assert snapshot(standing.beat(0.1, beat()))["progress"]["samples_per_s"] is None, "one rank says nothing"
     standing.card(3, {BATCH_SIZE: 24})
-    frame = decode_frame(encode_frame(standing.beat(0.1, beat())))
+    frame = FrameDecoder().decode(encode_frame(standing.beat(0.1, beat())))
     assert snapshot(frame)["progress"]["samples_per_s"] == 120 / 20e-3
     assert "5.6 s left in it · 6,000 samples/s" in draw_frame(frame, 100)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread, median_losses, stands_apart
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
@@ -106,7 +106,7 @@ def test_a_loss_of_any_size_reaches_viewers(make_world) -> None:
     stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1e30 if rank == 3 else 1.0))
     frame = stage.frame()
     assert frame.alerts[0].evidence["loss"] == 1e30
-    assert decode_frame(encode_frame(frame)).alerts == frame.alerts
+    assert FrameDecoder().decode(encode_frame(frame)).alerts == frame.alerts
 
 
 def test_of_two_ranks_neither_is_right(make_world) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol import limits
@@ -180,7 +180,7 @@ def test_nonsense_does_no_harm(seed) -> None:
                 reducer.feed(chaos.received())
             frame = reducer.frame(chaos.t_ns, cursor=chaos.whole(100), focus=chaos.random.randrange(-1, 5))
             shown = json.dumps(snapshot(frame), allow_nan=False)
-            assert shown == json.dumps(snapshot(decode_frame(encode_frame(frame))), allow_nan=False)
+            assert shown == json.dumps(snapshot(FrameDecoder().decode(encode_frame(frame))), allow_nan=False)
             assert verdict(frame).sentence
             assert verdict(frame).line(ascii_only=True).isascii()
     assert reducer.state.history_end > 0, "no step got complete: this proved nothing"

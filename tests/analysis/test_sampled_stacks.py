@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.sampled_stack import (
     HELD_WORDS,
@@ -107,7 +107,7 @@ def frame_with(world: World, *samples: tuple[int, StackSamples], steps: int = 12
     feed_together(reducer, [world.run(), *world.introduce(), *world.steps(steps)])
     for rank, message in samples:
         reducer.feed(world.received(rank, message))
-    return decode_frame(encode_frame(reducer.frame(reducer.state.newest_ns)))
+    return FrameDecoder().decode(encode_frame(reducer.frame(reducer.state.newest_ns)))
 
 
 def asked(place: str, calls: tuple[SampledCall, ...] = LOADS) -> StackSamples:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.figures import BUCKET_FIGURES, FIGURES, GROUP_FIGURES
 from ddptop.frames.snapshot import snapshot, tidy
 from tests.made_up_run import feed_together
@@ -93,7 +93,7 @@ def test_it_is_the_same_before_and_after_the_link(make_world) -> None:
     ):
         reducer.feed(received)
     frame = reducer.frame(START_NS + world.now_us * 1000)
-    assert snapshot(decode_frame(encode_frame(frame))) == snapshot(frame)
+    assert snapshot(FrameDecoder().decode(encode_frame(frame))) == snapshot(frame)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall.start import reached_phrase
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
@@ -95,7 +95,7 @@ def test_a_rank_in_its_own_code_is_named_while_the_others_wait_in_ddp(make_world
     assert verdict(frame).sentence.endswith(sentence)
     assert next_action(frame).startswith("Find out what holds rank 1 in train.py:88 preprocess_dataset")
     assert frame.start is not None and frame.start.ranks[1].at == "train.py:88 preprocess_dataset"
-    assert decode_frame(encode_frame(frame)).start == frame.start
+    assert FrameDecoder().decode(encode_frame(frame)).start == frame.start
     way.reach(1, "ddp")
     way.wait(1)
     assert way.frame().stall is None
@@ -291,7 +291,7 @@ def test_a_rank_that_is_asked_before_the_stall_time_says_where_it_is(make_world:
     assert frame.stall is None and frame.position is not None
     assert frame.position.user_call is not None
     assert frame.position.user_call.function == "preprocess_dataset"
-    assert decode_frame(encode_frame(frame)).position == frame.position
+    assert FrameDecoder().decode(encode_frame(frame)).position == frame.position
     assert way.reducer.frame(way.now_ns, want="position 7").position is None
     assert way.reducer.frame(way.now_ns).position is None
 

@@ -10,7 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import kept
 from ddptop.analysis.to_frame.timeline import MOST_LANES
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.detail import Lane, Timeline
 from ddptop.protocol.messages import Activity
 from tests.made_up_run import World, feed_together
@@ -177,7 +177,7 @@ def test_large_steps_are_packed_and_memory_stays_bounded(monkeypatch: pytest.Mon
 
 def test_a_frame_carries_it_over_the_link() -> None:
     frame = fed(World(4, delays={(1, "data"): 20_000}), 10).frame(0, want="timeline 5 2")
-    assert repr(decode_frame(encode_frame(frame)).timeline) == repr(frame.timeline)
+    assert repr(FrameDecoder().decode(encode_frame(frame)).timeline) == repr(frame.timeline)
 
 
 def test_nobody_gets_what_nobody_asked_for() -> None:

@@ -14,7 +14,7 @@ import time
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.own_time_flags import StepFlagging
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import (
@@ -130,7 +130,7 @@ def measure(world: int) -> str:
         data = encode_frame(frame)
         coded_s += time.process_time() - begin
         size = len(data)
-        cursor = decode_frame(data).history.start + len(frame.history.step)
+        cursor = FrameDecoder().decode(data).history.start + len(frame.history.step)
         frames += 1
     evaluations.end()
     each_ms = sorted(1e3 * each for each in evaluations.each_s) or [float("nan")]

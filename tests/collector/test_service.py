@@ -14,7 +14,7 @@ from ddptop.agent.round_times import next_second_ns
 from ddptop.collector import service, viewers
 from ddptop.collector.service import Collector
 from ddptop.collector.viewers import INTERVAL_NS
-from ddptop.frames.codec import decode_frame
+from ddptop.frames.codec import FrameDecoder
 from ddptop.host.processes import process_start
 from ddptop.host.runs import view_endpoint
 from ddptop.protocol.limits import NS
@@ -133,7 +133,7 @@ class Rounds:
             frames.extend(filter(None, [self.viewer.receive_frame()]))
             return bool(frames)
 
-        return decode_frame(frames[0].frame).group.step if _arrives(arrived) else -1
+        return FrameDecoder().decode(frames[0].frame).group.step if _arrives(arrived) else -1
 
     def acks_arrive(self) -> bool:
         """Whether all that was sent has been acked."""

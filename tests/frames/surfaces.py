@@ -16,7 +16,7 @@ import numpy as np
 
 import ddptop
 from ddptop.export.metrics import Family, metric_families
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.schema import schema
@@ -51,7 +51,7 @@ SURFACES = frozenset(
 def surfaces_of(name: str, path: Path) -> set[str]:
     """The surfaces that show the figure at the end of a recording."""
     figure = next(one for one in FIGURES if one.name == name)
-    frame = decode_frame(encode_frame(frame_at(path, None)))
+    frame = FrameDecoder().decode(encode_frame(frame_at(path, None)))
     context = RenderContext(frame)
     ranks: Any = snapshot(frame)["ranks"]
     declared = schema()["properties"]["ranks"]["items"]["properties"]

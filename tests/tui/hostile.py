@@ -97,4 +97,4 @@ def lies(value: Any) -> list[Any]:
 
 def sent(frame: Frame) -> Frame:
     """As a viewer receives it. Raises FrameError where it refuses it."""
-    return codec.decode_frame(codec.encode_frame(frame))
+    return codec.FrameDecoder().decode(codec.encode_frame(frame))

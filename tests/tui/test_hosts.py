@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.hosts import presumed_hosts, short_names
 from ddptop.frames.phrases import host_total
@@ -240,7 +240,7 @@ def test_every_size_holds_512_hosts(make, keys: tuple[str, ...]) -> None:
 
 def test_figures_of_hosts_survive_the_link() -> None:
     frame = silent(64, 8)
-    assert decode_frame(encode_frame(frame)).hosts == frame.hosts
+    assert FrameDecoder().decode(encode_frame(frame)).hosts == frame.hosts
     assert next(host.name for host in figures_by_trouble(Scene(frame, Place()))) == names_of(64)[62]
 
 

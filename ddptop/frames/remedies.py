@@ -20,6 +20,7 @@ from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
 from ddptop.frames.verdict import (
     LONG_WAIT_S,
     NO_RANK_FLAGGED,
+    PLACES_ALONE,
     data_pct_of_all,
     is_cut_off,
     most_waited_for,
@@ -61,7 +62,7 @@ ALONE_REMEDIES: Mapping[str, str] = MappingProxyType(
         "phase": f"Do not let the others wait while {{who}} works alone {{where}}. {_SAVE_ASIDE}",
     }
 )
-"""What to try where the others wait for a rank outside the phases of its steps, by the place. `{who}` is the
+"""What to try where the others wait for a rank, by place: all of PLACES_ALONE. `{who}` is the
 rank and `{where}` the place in words."""
 
 _WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
@@ -126,7 +127,7 @@ def next_action(frame: Frame) -> str:
     kind = verdict(frame).kind
     if kind == "cpus":
         return MORE_CPUS
-    if kind == "uneven" and (most := most_waited_for(frame)) is not None and most.place in ALONE_REMEDIES:
+    if kind == "uneven" and (most := most_waited_for(frame)) is not None and most.place in PLACES_ALONE:
         where = ledger_place_phrase(most.place)
         return ALONE_REMEDIES[most.place].format(who=f"rank {most.rank}", where=where)
     if kind in NO_RANK_FLAGGED and data_pct_of_all(frame) is not None:

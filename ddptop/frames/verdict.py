@@ -461,8 +461,16 @@ def _judge_cost(frame: Frame) -> Verdict:
     if most is not None:
         # The median step says nothing of what is rare: without this, its figures contradict the cost.
         reason = f"most of it for rank {most.rank} {ledger_place_phrase(most.place)}"
-        detail = " · ".join(filter(None, (reason, detail)))
+        # What the remedy is about comes first: `next_action` has one of what a rank does alone.
+        if most.place in PLACES_ALONE:
+            detail = " · ".join(filter(None, (reason, detail)))
+        else:
+            detail = _with_data_loading(frame, " · ".join(filter(None, (reason, step_line(frame)))))
     return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
+
+
+PLACES_ALONE = frozenset({"first_batch", "evaluation", "compiling", "saving", "phase"})
+"""Places of the ledger outside the phases of a step, where others wait for what one rank does alone."""
 
 
 def most_waited_for(frame: Frame) -> WaitedFor | None:

@@ -10,8 +10,8 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
-from ddptop.frames.remedies import MORE_WORKERS, next_action
-from ddptop.frames.verdict import IN_FEW_STEPS, verdict
+from ddptop.frames.remedies import ALONE_REMEDIES, MORE_WORKERS, next_action
+from ddptop.frames.verdict import IN_FEW_STEPS, PLACES_ALONE, verdict
 from tests.made_up_run import feed_together
 from tests.tui.fake import saving, straggler
 
@@ -358,3 +358,14 @@ def test_the_remedy_of_what_one_rank_does_alone_comes_before_that_of_data_loadin
     loading = replace(frame, ledger=replace(of_saves, ranks=replace(of_saves.ranks, data_s=data_s)))
     assert verdict(loading).detail.startswith("most of it for rank 0 saving checkpoints · every rank loads")
     assert next_action(loading) == next_action(frame) != MORE_WORKERS
+    recent = of_saves.recent
+    in_backward = tuple(replace(waited, place="backward") for waited in recent.waited_for)
+    assert loading.ledger is not None
+    even = replace(loading, ledger=replace(loading.ledger, recent=replace(recent, waited_for=in_backward)))
+    detail = verdict(even).detail
+    assert detail.startswith("every rank loads data") and " · most of it for rank 0 in backward · " in detail
+    assert next_action(even) == MORE_WORKERS
+
+
+def test_each_place_where_a_rank_works_alone_has_a_remedy() -> None:
+    assert ALONE_REMEDIES.keys() == PLACES_ALONE

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -39,6 +39,20 @@ class RecordingEntry:
 
     name: str
     path: Path
+
+
+def keep_recording(path: Path, use: str) -> None:
+    """Raise CliError (2) if what is to be written would replace a recording. `use`: what to do instead."""
+    from ddptop.recording.format import MAGIC
+
+    with suppress(OSError):
+        # A FIFO or a device is not read: it might be waited for, for ever.
+        head = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(len(MAGIC))
+        if head == MAGIC:
+            raise CliError(f"{path} is a recording, which is not replaced: {use}", Exit.USAGE)
 
 
 def find_live() -> list[RunFile]:

@@ -29,7 +29,7 @@ from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
 from ddptop.report.sentences import footing_lines
 from ddptop.report.text import text_page
-from tests.made_up_run import LATE_US, STEP_US, a_run, progress, write, write_recording
+from tests.made_up_run import LATE_US, STEP_US, World, a_run, progress, write, write_recording
 from tests.processes import until
 
 NS = 1_000_000_000
@@ -125,6 +125,26 @@ def test_mistakes_are_one_line(ddptop, tmp_path: Path, word: str, code: int, sai
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "--html", "{}"],  # FILE is taken for the recording
+        ["report", "{}", "--html", "{}"],
+        ["check", "{}", "--against", "{}", "--junit", "{}"],
+        ["export", "{}", "--to", "json", "-o", "{}", "--force"],
+    ],
+)
+def test_no_command_writes_over_a_recording(
+    recording: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = recording.read_bytes()
+    assert main([word.format(recording) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"ddptop: {recording} is a recording, which is not replaced: ")
+    assert recording.read_bytes() == before
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_page_that_cannot_be_written_is_one_line(
     recording: Path, capsys: pytest.CaptureFixture[str]
@@ -177,6 +197,25 @@ def test_one_rank_and_no_step(tmp_path: Path) -> None:
     assert "no step was finished by all 2 ranks: nothing can be measured" in text
     assert "nan" not in text.lower()
     assert "None" not in text
+
+
+def test_a_run_without_a_step_is_not_told_to_shorten_its_start(tmp_path: Path) -> None:
+    world = World(2, now_us=60_000_000)
+    ends = [world.bye(rank) for rank in range(2)]
+    write(tmp_path / "none.ddptop", [world.run(), *world.introduce(), *ends, world.run("failed", 1)])
+    found = report_of(tmp_path / "none.ddptop")
+    assert found.ledger is not None
+    assert found.ledger.seconds_of("start").sum() > 100.0
+    text = text_page(found, 80)
+    assert "Shorten the start" not in text
+    assert "start-up (100% less)" not in text
+
+
+def test_a_run_of_which_no_rank_reported_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "none.ddptop", [World(0).run(), World(0).run("finished", 0)])
+    assert "no rank has reported: nothing can be measured" in text_page(
+        report_of(tmp_path / "none.ddptop"), 80
+    )
 
 
 def test_a_simulated_run_says_so(tmp_path: Path) -> None:

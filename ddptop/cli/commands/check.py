@@ -60,7 +60,10 @@ class CheckCommand(Command):
         if options.against is None and options.limits is None:
             raise CliError("check needs --against BASE or --limits TOML", Exit.USAGE)
         if options.junit is not None:
+            from ddptop.cli.find import keep_recording
+
             _check_writable(Path(options.junit))
+            keep_recording(Path(options.junit), "give --junit another file")
         limits = {} if options.limits is None else _read_limits(Path(options.limits))
         from ddptop.report.check import against_base, against_limits, overall_outcome
 

@@ -44,7 +44,10 @@ class Export(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and write it."""
-        from ddptop.cli.find import SUFFIX, read_whole, recording_of
+        from ddptop.cli.find import SUFFIX, keep_recording, read_whole, recording_of
+
+        if options.output is not None:
+            keep_recording(Path(options.output), "give -o another name")
 
         with read_whole(recording_of(options.file), "exporting") as recording:
             from ddptop.export.output import STDOUT, write_export

@@ -87,6 +87,9 @@ class Metrics(Command):
         with ExitStack() as stack:
             take: Callable[[Frame], None] | None = None
             if options.textfile is not None:
+                from ddptop.cli.find import keep_recording
+
+                keep_recording(Path(options.textfile), "give --textfile another name")
                 take = _file_writer(Path(options.textfile))
             elif options.otlp is not None:
                 from urllib.parse import urlsplit

@@ -43,9 +43,11 @@ class ReportCommand(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
-        from ddptop.cli.find import read_whole, recording_of
+        from ddptop.cli.find import keep_recording, read_whole, recording_of
         from ddptop.cli.settings import load_settings
 
+        if options.html:
+            keep_recording(Path(options.html), "ddptop report RECORDING --html PAGE.html")
         settings = load_settings(vars(options)).settings
         with read_whole(recording_of(options.run)) as recording:
             recording.will_be_read()

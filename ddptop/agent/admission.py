@@ -129,7 +129,8 @@ class Admission:
             other_world = holder.hello.world_size != newcomer.hello.world_size
             if holder.pid in above and other_world and holder.is_alive:
                 world, rank = newcomer.hello.world_size, holder.hello.rank
-                raise ProtocolError(f"a world of {world:,} ranks that rank {rank} has started for itself")
+                world_phrase = f"a world of {world:,} ranks that rank {rank} has started for itself"
+                raise ProtocolError(f"{world_phrase}: ddptop-run --ddptop-exec records it")
 
     def _check_holder(self, newcomer: _Process, holder: _Process) -> None:
         if newcomer.pid is None or holder.pid is None:

@@ -32,6 +32,11 @@ class MissingRecords:
         self.refused = (t_ns if self.refused is None else self.refused[0], counted)
         return is_first
 
+    @property
+    def refused_reason(self) -> str:
+        """Why the collector refused messages, the newest; empty: it refused none, or gave none."""
+        return "" if self.refused is None else str(self.refused[1].fields.get("reason") or "")
+
     def note_recording_trouble(self, text: str, t_ns: int) -> bool:
         """Note what is wrong with the recording; returns whether it is news."""
         if self.recording_trouble is not None and self.recording_trouble[1] == text:

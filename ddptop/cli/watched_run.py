@@ -162,7 +162,7 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
     if summary.steps is None and not summary.records and not summary.lost:
         if summary.reached:
             return f"no training step was seen: {summary.reached}"
-        hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
+        hint = "" if exit_code else " (no torch imported, or no ddptop in the Python that trains)"
         return f"no training step was seen{hint}"
     parts = [
         counted(summary.records, "record") if summary.steps is None else counted(summary.steps + 1, "step")

@@ -463,6 +463,9 @@ class Collector:
 
     def _make_summary(self, n_initialized: int) -> dict[str, object]:
         members = self.reducer.state.ranks
+        reached = reached_phrase(self.reducer.state)
+        if not reached and n_initialized:
+            reached = f"{counted(n_initialized, 'rank')} came to init_process_group"
         return {
             "steps": self.reducer.state.complete_step,
             "records": sum(member.records for member in members),
@@ -470,6 +473,5 @@ class Collector:
             "recording": self._record.existing_path,
             "recording_note": self._record.trouble_note,
             # A rank that has ended within a second has left a mark alone.
-            "reached": reached_phrase(self.reducer.state)
-            or (f"{counted(n_initialized, 'rank')} came to init_process_group" if n_initialized else ""),
+            "reached": "; ".join(filter(None, (reached, self.reducer.state.missing.refused_reason))),
         }

@@ -219,9 +219,13 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
     return columns, n_rows + 1
 
 
+LEAST_LEFT_S = 0.05
+"""A run that made no step is all start-up: without it, nothing is left."""
+
+
 def loss_phrases(bill: Bill) -> list[tuple[str, str]]:
     """`42.5 s`, `without rank 0 after the optimizer (50% less)`; without those that would come and go with
-    the last digit of the durations."""
+    the last digit of the durations, and those that are all of the run."""
     least_s = 1.0 if bill.elapsed_s < 3600 else 60.0
     return [
         (
@@ -229,7 +233,7 @@ def loss_phrases(bill: Bill) -> list[tuple[str, str]]:
             f"without {loss.what} ({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)",
         )
         for loss in bill.losses
-        if loss.gives_back_s >= least_s
+        if loss.gives_back_s >= least_s and loss.elapsed_s >= LEAST_LEFT_S
     ]
 
 

@@ -418,6 +418,8 @@ def _what_if_phrase(slow: StragglerSummary) -> str:
 def _no_straggler(report: Report) -> Finding:
     reading, cost, run = report.reading, report.cost, report.run
     if reading.steps == 0:
+        if not run.world_size:
+            return Finding("no_step", "doubt", "no rank has reported: nothing can be measured")
         ranks = "the rank" if run.world_size == 1 else f"all {run.world_size} ranks"
         return Finding("no_step", "doubt", f"no step was finished by {ranks}: nothing can be measured")
     if run.world_size == 1:

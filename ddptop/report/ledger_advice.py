@@ -198,7 +198,7 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
         yield _suggest_for_class(
             report, "recompiles", ALONE_REMEDIES["compiling"], because, "compiling", of_run
         )
-    if is_worth("start") and of_run["start"] >= LEAST_START_S:
+    if report.reading.steps and is_worth("start") and of_run["start"] >= LEAST_START_S:
         because = f"the start took until the first step: {share_phrase('start')}"
         yield _suggest_for_class(report, "start_up", SHORTER_START, because, "start", of_run)
 

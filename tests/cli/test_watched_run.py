@@ -143,7 +143,7 @@ def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest
 
 def test_one_step_and_one_record_are_no_plurals() -> None:
     none = RunSummary(None, 0, 0, None, None)
-    hint = " (is ddptop installed in the Python that trains?)"
+    hint = " (no torch imported, or no ddptop in the Python that trains)"
     assert watched_run.describe_summary(none, 0) == f"no training step was seen{hint}"
     came = replace(none, reached="2 ranks have their process group")
     for code in (0, 1):

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.agent.admission import Admission
+from ddptop.analysis.missing_records import MissingRecords
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.host import processes
@@ -184,6 +185,20 @@ def test_worlds_that_the_launcher_does_not_start_or_that_cannot_be_shown_are_ref
     for admission, world in ((four, 5), (free, MAX_SHOWN_WORLD + 1)):
         with pytest.raises(ProtocolError, match="a world of"):
             admission(hello(1, 1, world=world), None)
+
+
+def test_ranks_that_a_rank_has_spawned_are_refused_with_the_option_that_records_them(others):
+    """A script that calls mp.spawn was started with torchrun's form of ddptop-run."""
+    admission, me, spawned = Admission(launcher=0), os.getpid(), others()
+    admission(hello(me, 1, world=1), me)
+    with pytest.raises(ProtocolError) as refusal:
+        admission(hello(spawned, 2, rank=1, world=2), spawned)
+    assert str(refusal.value).startswith("a world of 2 ranks that rank 0 has started for itself: ")
+    assert str(refusal.value).endswith("ddptop-run --ddptop-exec records it")
+    missing = MissingRecords()
+    assert missing.refused_reason == ""
+    missing.note_refused(Event("refused_messages", 9, -1, -1, {"reason": str(refusal.value)}), 9)
+    assert missing.refused_reason == str(refusal.value), "the launcher's last line has it"
 
 
 def test_a_process_in_a_container_is_known_by_its_pid_there(others, monkeypatch):

@@ -60,7 +60,7 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     lines = [*_draw_headline(bill, width), *_draw_estimate(ledger, width), *draw_losses(bill, width)]
     # Whom the others waited for comes before the classes: these may be more than fit on a page.
     waited = draw_waited_for(ledger, bill, width)
-    lines += [*waited, Line()] if waited else []
+    lines += [*waited, Line()]
     return [*lines, draw_bill_bar(bill, width, ascii_only), *draw_classes(bill, width, ascii_only)]
 
 

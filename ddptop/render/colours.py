@@ -13,7 +13,8 @@ DARK = {
     "strong": "#f0f4f8", "dim": "#8c94a0", "faint": "#7a808a", "rule": "#4a505a", "accent": "#7cc7ff",
     "good": "#7fd1a0", "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#7a6426", "forward": "#8cc6f6",
     "backward": "#3168a8", "wait": "#fbb066", "transfer": "#1d7267", "optimizer": "#ceb4f9",
-    "other": "#61676f", "sync": "#ffa6bd", "torch": "#b7cf72", "area": "#2b4662", "edge": "#a2b1c2",
+    "other": "#61676f", "sync": "#ffa6bd", "torch": "#b7cf72", "work": "#3168a8",
+    "area": "#2b4662", "edge": "#a2b1c2",
     "heat0": "#1f2a38", "heat1": "#35598a", "heat2": "#5f97d6", "heat3": "#e8cf7a",
 }  # fmt: skip
 
@@ -23,7 +24,8 @@ LIGHT = {
     "strong": "#0b1017", "dim": "#566170", "faint": "#69727e", "rule": "#a9b2bc", "accent": "#0b62ad",
     "good": "#136b42", "warn": "#9e4c06", "bad": "#c01c30", "data": "#573c05", "forward": "#2e91e1",
     "backward": "#114177", "wait": "#d96f06", "transfer": "#044a40", "optimizer": "#9f78e2",
-    "other": "#3b414b", "sync": "#ce6b9d", "torch": "#6f9a2c", "area": "#d4e2ef", "edge": "#4c5b6b",
+    "other": "#3b414b", "sync": "#ce6b9d", "torch": "#6f9a2c", "work": "#114177",
+    "area": "#d4e2ef", "edge": "#4c5b6b",
     "heat0": "#e3ebf2", "heat1": "#9cc3e6", "heat2": "#4a90d9", "heat3": "#8a6d00",
 }  # fmt: skip
 
@@ -33,7 +35,8 @@ CVD = {
     "strong": "#ffffff", "dim": "#9a9a9a", "faint": "#7e7e7e", "rule": "#4b4b4b", "accent": "#56b4e9",
     "good": "#56b4e9", "warn": "#f0e442", "bad": "#ff7a1a", "data": "#786226", "forward": "#88c4f5",
     "backward": "#0069a6", "wait": "#f0b030", "transfer": "#007354", "optimizer": "#e0b0cc",
-    "other": "#60656e", "sync": "#d8cba0", "torch": "#c6ccd2", "area": "#24425c", "edge": "#a9b5c0",
+    "other": "#60656e", "sync": "#d8cba0", "torch": "#c6ccd2", "work": "#0069a6",
+    "area": "#24425c", "edge": "#a9b5c0",
     "heat0": "#1c2a36", "heat1": "#1f5d86", "heat2": "#56b4e9", "heat3": "#e69f00",
 }  # fmt: skip
 
@@ -43,7 +46,8 @@ CONTRAST = {
     "strong": "#ffffff", "dim": "#c8c8c8", "faint": "#a8a8a8", "rule": "#6e6e6e", "accent": "#9ad5ff",
     "good": "#8ff0b4", "warn": "#ffb86b", "bad": "#ff8a94", "data": "#856d2c", "forward": "#a5d6ff",
     "backward": "#3570b8", "wait": "#ffbe7d", "transfer": "#207c70", "optimizer": "#dac8ff",
-    "other": "#6a7079", "sync": "#ffb6c6", "torch": "#cfe39a", "area": "#25486d", "edge": "#c3cedb",
+    "other": "#6a7079", "sync": "#ffb6c6", "torch": "#cfe39a", "work": "#3570b8",
+    "area": "#25486d", "edge": "#c3cedb",
     "heat0": "#16222f", "heat1": "#35609a", "heat2": "#6fb0f0", "heat3": "#ffe08a",
 }  # fmt: skip
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
-    "sync", "torch", "area", "edge", "ink", "heat0", "heat1", "heat2", "heat3",
+    "sync", "torch", "area", "edge", "work", "ink", "heat0", "heat1", "heat2", "heat3",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone. `area`: below a
-curve; `edge`: the curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
-coloured ground, which take the ground's opposite."""
+curve; `edge`: the curve; `work`: in a bar, what is left without the waste. `heat0` to `heat3`: levels of a
+heat map below a warning. `ink`: letters on a coloured ground, which take the ground's opposite."""
 
 Ground: TypeAlias = Literal["", "cursor", "banner", "key", "word", "opened"]
 """The background of a whole line; `key`, `word` and `opened`: of a key in the last lines of the screen, of

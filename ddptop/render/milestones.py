@@ -3,25 +3,30 @@ launch: a part for each thing that it did, and what it does now up to the right 
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import RED_STATES
 from ddptop.frames.numbers import duration
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import TIMES, AlikeRanks, alike_ranks
 from ddptop.frames.start_words import first_steps_phrase
+from ddptop.frames.verdict import verdict
 from ddptop.render.chart import TimeAxis
 from ddptop.render.line import Line, join_in_lines, join_parts
 from ddptop.render.phases import StepPart, draw_entry, draw_parts_bar
-from ddptop.render.text import fit_text
+from ddptop.render.text import fit_text, wrap_clauses
+from ddptop.render.trouble import without_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.frames.start import StartStatus
     from ddptop.render.context import RenderContext
+    from ddptop.render.line import Role
 
 SCRIPT = StepPart("script", "░", "c", "other")
 
@@ -61,16 +66,37 @@ SPACED_FROM = 10
 need them."""
 
 
-def draw_before_first_step(context: RenderContext, width: int, height: int) -> list[Line]:
-    """What a page says whose figures begin with the first step: how far the ranks have come."""
-    words = Line("  No step is complete yet.", "dim")
+def draw_before_first_step(
+    context: RenderContext, width: int, height: int, *, says_why: bool = True
+) -> list[Line]:
+    """What a page says whose figures begin with the first step: why there is none, and how far the ranks have
+    come. `says_why`: the page itself does not have the sentence of the verdict."""
     start = context.frame.start
-    if start is None:
-        return [Line(), words]
-    title = [Line("S ", "accent").add(first_steps_phrase(start), "dim"), Line(SECONDS, "faint")]
+    words = [Line("  No step is complete yet.", "dim")]
+    has_bars = start is not None and width >= LABEL + LEAST_BAR
+    if says_why and (not has_bars or height >= SPACED_FROM):  # on a low page the bars need the line
+        words += _draw_reason(context, width, 1 if has_bars else max(1, height - 1))
     gap = [Line()] if height >= SPACED_FROM else []
-    bars = draw_milestones(context, width, height - 2 - 2 * len(gap))
-    return [*gap, words, *gap, Line("  ").extend(join_parts(title, width - 2)), *bars]
+    if start is None:
+        return [*gap, *words][:height]
+    title = [Line("S ", "accent").add(first_steps_phrase(start), "dim"), Line(SECONDS, "faint")]
+    bars = draw_milestones(context, width, height - 1 - len(words) - 2 * len(gap))
+    return [*gap, *words, *gap, Line("  ").extend(join_parts(title, width - 2)), *bars][:height]
+
+
+def _draw_reason(context: RenderContext, width: int, most: int) -> list[Line]:
+    """The sentence of the verdict on at most so many lines, of whole clauses; where there is room for its
+    second line, that too."""
+    shown = verdict(context.frame)
+    role: Role = "bad" if shown.kind in RED_STATES else "text"
+    sentence = context.clean(without_state(shown))
+    ends = [end.start() for end in re.finditer("; | · |$", sentence)]
+    fits = [end for end in ends if len(wrap_clauses(sentence[:end], width - 2)) <= most]
+    parts = wrap_clauses(sentence[: max(fits, default=len(sentence))], width - 2)
+    lines = [Line(f"  {text}", role) for text in parts[:most]]
+    detail = wrap_clauses(context.clean(shown.detail), width - 2)
+    has_room = context.frame.start is None and len(lines) + len(detail) <= most
+    return [*lines, *(Line(f"  {text}", "dim") for text in (detail if has_room else ()))]
 
 
 def draw_milestones(context: RenderContext, width: int, height: int) -> list[Line]:

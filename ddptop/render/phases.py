@@ -238,7 +238,13 @@ def draw_share_bar(percent: float, looks: tuple[Piece, Piece], width: int, ascii
     return join_cells(_part_cells([eighths, width * EIGHTHS - eighths], (first, second), ascii_only))
 
 
-_SIGNS: dict[str, str] = {**{part.role: part.glyph for part in PARTS}, "area": "█", "edge": "█", "torch": "·"}
+_SIGNS: dict[str, str] = {
+    **{part.role: part.glyph for part in PARTS},
+    "area": "█",
+    "work": "█",
+    "edge": "█",
+    "torch": "·",
+}
 
 
 def find_plain_letters(text: str, role: Role) -> str:

@@ -42,13 +42,13 @@ _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
     "bad": "error", "data": "warning", "forward": "primary", "backward": "primary", "transfer": "success",
     "optimizer": "secondary", "sync": "accent", "torch": "success", "badge": "warning", "wait": "warning",
-    "area": "primary", "edge": "foreground", "heat0": "primary", "heat1": "primary", "heat2": "primary",
-    "heat3": "warning",
+    "area": "primary", "work": "primary", "edge": "foreground", "heat0": "primary", "heat1": "primary",
+    "heat2": "primary", "heat3": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
-    "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.75, "edge": 0.3,
+    "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.75, "work": 0.5, "edge": 0.3,
     "other": 0.5, "backward": 0.5, "transfer": 0.45, "optimizer": 0.1, "sync": 0.3,
     "heat0": 0.85, "heat1": 0.6, "heat2": 0.25, "heat3": 0.3,
 }  # fmt: skip
@@ -60,7 +60,7 @@ _BASIC: dict[Role, str] = {
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "green",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
     "sync": "bright_magenta", "torch": "bright_green", "other": "bright_black", "area": "blue",
-    "edge": "white", "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
+    "work": "blue", "edge": "white", "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
 }  # fmt: skip
 """Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and
 light ones. The nearest of the 16 would show a warning's orange as the red of a failure."""

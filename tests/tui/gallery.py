@@ -35,6 +35,7 @@ from tests.tui.fake import (
     saving,
     straggler,
     with_ledger,
+    with_steps_left_out,
     without_ddp,
 )
 from tests.tui.fake_hosts import placed, silent, slow_rank
@@ -63,7 +64,7 @@ WORLDS: Mapping[str, Callable[[], Frame]] = {
             "waiting": CASES["waiting"], "replay": replay_from_the_start, "2 ranks": lambda: straggler(2),
             "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
             "start held up": held_up, "start of 64": lambda: held_up(64), "start": on_their_way,
-            "without DDP": without_ddp,
+            "without DDP": without_ddp, "steps left out": with_steps_left_out,
         }.items()
     },
     "3 hosts": lambda: with_ledger(slow_rank(3, 4)), "a silent host": lambda: with_ledger(silent(3, 4)),

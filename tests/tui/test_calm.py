@@ -296,8 +296,8 @@ def test_the_cost_is_a_bar_of_which_waiting_has_its_share() -> None:
     person = Sketch(FakeSource(straggler()), (80, 24))
     line: Line = person.lines[2]
     cells = [role for text, role in line.pieces for _ in text][-12:]
-    solid = {"area": "area/area", "wait": "wait/wait"}
-    assert cells == [solid["area"]] * 6 + ["area/wait"] + [solid["wait"]] * 5, "43 % of 12 cells"
+    solid = {"work": "work/work", "wait": "wait/wait"}
+    assert cells == [solid["work"]] * 6 + ["work/wait"] + [solid["wait"]] * 5, "43 % of 12 cells"
 
 
 def test_a_suspicion_that_comes_and_goes_moves_nothing_on_the_page_of_the_rank() -> None:

@@ -62,12 +62,22 @@ def test_the_mark_is_taken_back() -> None:
 def test_what_is_not_known_is_a_dash_and_has_no_difference() -> None:
     sketch = Sketch(FakeSource(waiting()), SIZE)
     sketch.press("c", "down", "c")
-    assert compared(sketch)["data ms"] == ["–", "–", "–"]
+    page = sketch.text()
+    assert "no figure of either rank is known yet" in page and "–" not in page
+    assert "waiting for ranks 2 and 3: 2 of 4 are here" in page
     sketch.size = (160, 50)
     assert "most often last" not in sketch.press("c", "c")
     sketch = Sketch(FakeSource(clock_free()), SIZE)
     sketch.press("c", "down", "c")
     assert compared(sketch)["late ms"] == ["–", "–", "–"], "the clocks cannot tell"
+
+
+def test_on_a_low_page_the_figures_that_tell_two_ranks_apart_come_first() -> None:
+    person = Sketch(FakeSource(straggler()), (30, 6))
+    rows = [line.split() for line in person.press("c", "down", "c").splitlines()[3:5]]
+    assert rows == [["excess", "…", "20.3", "0.0", "-20.3"], ["own", "tim…", "43.9", "23.6", "-20.3"]]
+    person.size = SIZE
+    assert person.text().splitlines()[3].split()[0] == "state"
 
 
 def test_a_rank_that_goes_away_is_not_compared() -> None:

@@ -49,4 +49,5 @@ def test_a_rank_that_has_not_reported_has_no_page_of_dashes() -> None:
     person = Sketch(WantedSource(waiting()), (80, 24))
     lines = person.press("enter").splitlines()
     assert "rank 2" in lines[1] and lines[2] == "  this rank has not reported yet"
-    assert not any(lines[3:-2])
+    assert lines[5] == "  waiting for ranks 2 and 3: 2 of 4 are here"
+    assert not any(lines[7:-2])

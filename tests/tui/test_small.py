@@ -462,7 +462,7 @@ def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> No
         text = "\n".join(map(str, lines_of("loads data", "overview", size)[1:5]))
         assert "no rank is slow" in text and "every rank loads data for 39% of step time" in text, text
         assert f"try: {words}" in text, text
-    figures = "step 41.6 ms, 41.4 without waiting, 38.5 if communication were hidden too"
+    figures = "median step 41.6 ms · 41.4 without waiting · 38.5 if communication were hidden too"
     wide = draw_verdict(Scene(loading_data(), Place()), 145, 3)
     assert f"loads data for 39% of step time · {figures}" in str(wide[1])
     assert "39% of step time · median step 41.6 ms" in str(lines_of("loads data", "overview", "80x24")[2])
@@ -486,3 +486,39 @@ def test_a_stall_is_in_the_step_after_the_last_complete_one_on_every_page() -> N
         text = "\n".join(map(str, lines_of("stall", view, "80x24")))
         assert "step 12,481" in text and "complete step 12,481" not in text
     assert "last complete step 12,480" in "\n".join(map(str, lines_of("stall", "timeline", "80x24")))
+
+
+@pytest.mark.parametrize(
+    ("size", "line"),
+    [((30, 6), "● data loading takes 39%"), ((60, 6), "● every rank loads data for 39% of step time")],
+)
+def test_one_line_names_the_loss_that_all_ranks_share(size: tuple[int, int], line: str) -> None:
+    assert sketch(FakeSource(loading_data()), size).splitlines()[1] == line
+
+
+def test_no_bar_of_a_cost_stands_beside_another_loss() -> None:
+    assert "█" not in sketch(FakeSource(loading_data()), (80, 24)).splitlines()[2]
+
+
+@pytest.mark.parametrize("view", ["timeline", "buckets", "heat", "bill", "rank", "compare"])
+def test_a_page_without_a_step_says_why_there_is_none(view: str) -> None:
+    for world, words in (
+        ("waiting", "waiting for ranks 2 and 3"),
+        ("start held up", "rank 1 is in train.py:6"),
+    ):
+        for size in ("80x24", "30x6"):
+            if (view, size) in (("bill", "30x6"), ("compare", "30x6"), ("rank", "30x6")):
+                continue  # these have more to say than they have lines
+            assert words in "\n".join(map(str, lines_of(world, view, size))), (world, size)
+
+
+def test_what_a_figure_says_ends_with_a_clause() -> None:
+    text = sketch(FakeSource(straggler()), (80, 24), "f1")
+    lines = text.splitlines()[2:15]
+    assert not any(line.endswith("…") for line in lines)
+    assert "as the rank reports at its start" in text and 'by the rules of "Health"' in text
+
+
+def test_a_rank_that_has_finished_is_in_no_phase() -> None:
+    assert "in backward" not in "\n".join(map(str, lines_of("finished", "rank", "80x24")))
+    assert "in backward" in "\n".join(map(str, lines_of("dead", "rank", "80x24")))

@@ -103,6 +103,8 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
     assert between(name, "edge", "background") >= 4.5, "an area has its upper edge: the area itself is quiet"
     assert between(name, "edge", "area") >= 3.0
     assert between(name, "area", "wait") >= 2.5
+    assert between(name, "work", "background") >= 3.0, "the bar of the cost has no edge"
+    assert between(name, "work", "wait") >= 3.0
     roles = THEMES_OF_ROLES[name]
     hue, edge = (Color.parse(roles[role]).hsl for role in ("forward", "edge"))
     assert edge.s < hue.s / 2, "grey beside the phases: the edge of a chart is none of them"

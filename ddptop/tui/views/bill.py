@@ -53,7 +53,7 @@ class BillView(View):
             return Page(lines, PageLayout(scroll))
         body = _draw_body(scene.frame, width, scene.ascii_only)
         room = max(1, height - 1)
-        if scene.frame.start is not None and scene.frame.ledger is None:
+        if scene.frame.group.step is None and scene.frame.ledger is None:
             body += draw_before_first_step(scene, width, room - len(body))
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)

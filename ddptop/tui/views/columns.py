@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ddptop.render.line import Line, draw_rule, join_parts
@@ -15,6 +16,7 @@ from ddptop.tui.view import View, Views
 
 if TYPE_CHECKING:
     from ddptop.render.line import Role
+    from ddptop.render.metrics import Meaning
     from ddptop.tui.scene import Scene
     from ddptop.tui.screen import Screen
 
@@ -56,7 +58,7 @@ class FiguresView(View):
             role: Role = "strong" if figures.is_on_screen(place, title) else "text"
             line.add(f"{fit_text(figures.label(title), name_width)}  ", role)
             meaning = explain_figure(title, figures.fields)
-            line.add(meaning.says or meaning.formula if meaning else "", "dim")
+            line.add(_cut_meaning(meaning, width - line.width), "dim")
             line.target = index
             lines.append(line.cut(width))
         lines += [Line()] * (height - below - len(lines))
@@ -103,6 +105,14 @@ class FiguresView(View):
         place, figures = screen.place, self._views[screen.place.before].figures
         titles = figures.titles(screen.scene())
         figures.choose(screen, titles[min(place.scroll.cursor, len(titles) - 1)])
+
+
+def _cut_meaning(meaning: Meaning | None, width: int) -> str:
+    """What a figure says, in whole clauses; the one under the cursor is explained in full below."""
+    text = "" if meaning is None else meaning.says or meaning.formula
+    ends = [end.start() for end in re.finditer("[;,:]", text) if " " in text[: end.start()]]
+    ends = [end for end in ends if end <= width]
+    return text if text_width(text) <= width or not ends else text[: ends[-1]]
 
 
 def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]:

@@ -30,6 +30,7 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, draw_rule, join_parts, side_by_side
+from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import draw_legend
 from ddptop.render.rank_table import state_piece, table_values
 from ddptop.render.sampled_stack import tree_lines
@@ -75,6 +76,8 @@ def _draw_words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: 
     lines = []
     hosts = short_names(ranks.host) if cell < LONG_HOST else ranks.host
     for name, texts in (("host", hosts), ("device", ranks.device), ("phase", ranks.phase)):
+        if not texts[left_rank] and not texts[right_rank]:
+            continue
         line = Line("  ").add(fit_text(name, wide - 2), "dim")
         for rank in (left_rank, right_rank):
             line.add(" ").add(_fit_end(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
@@ -92,16 +95,29 @@ def _fit_end(text: str, width: int) -> str:
     return fit_text(fit_tail(text, width).strip(), width, True)
 
 
+TELLING = ("excess_ms", "own_ms", "data_ms", "forward_ms")
+"""The figures that tell two ranks apart, which come first where few rows are seen."""
+
+
+def _telling_place(shown: tuple[Figure, Compared]) -> int:
+    name = shown[0].name
+    return TELLING.index(name) if name in TELLING else len(TELLING)
+
+
 def _draw_figures(
-    scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int, width: int
+    scene: Scene, wide: int, ranks: tuple[int, int], cell: int, width: int, *, telling_first: bool
 ) -> list[Line]:
+    """A row for each figure; of two ranks of which none is known, one line that says so."""
     room = width - wide - 3 * cell - SIGNED - 3
-    lines = []
-    for figure, how in FIGURES_OF_RANKS:
+    lines, (left_rank, right_rank) = [], ranks
+    figures = sorted(FIGURES_OF_RANKS, key=_telling_place) if telling_first else FIGURES_OF_RANKS
+    is_any_known = False
+    for figure, how in figures:
         values, text = _values_of_ranks(scene, figure), how.text or figure.text
         if how.shown is not None and not how.shown(values):
             continue
         left_value, right_value = float(values[left_rank]), float(values[right_rank])
+        is_any_known = is_any_known or known(left_value) or known(right_value)
         apart = right_value - left_value
         line = Line("  ").add(fit_text(figure_name(figure, how), wide - 2), "dim")
         line.add(fit_text(text(left_value), cell, True)).add(fit_text(text(right_value), cell, True))
@@ -118,7 +134,7 @@ def _draw_figures(
             line.add(f" {'▲' if worse else '▾'}" if cells else "  ", "warn" if worse else "good")
             line.add("█" * cells, "warn" if worse else "good")
         lines.append(line)
-    return lines
+    return lines if is_any_known else [Line("  no figure of either rank is known yet", "dim")]
 
 
 def figure_name(figure: Figure, how: Compared) -> str:
@@ -448,7 +464,13 @@ def _last_life(history: History) -> tuple[History, slice]:
     return history, slice(int(falls[-1]) + 1 if len(falls) else 0, len(history.step))
 
 
-def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tuple[Line, list[Line]]:
+FEW_ROWS = 10
+"""Rows of a page below which the figures that tell two ranks apart come first, and what they are last."""
+
+
+def _draw_table(
+    scene: Scene, left_rank: int, right_rank: int, width: int, *, telling_first: bool = False
+) -> tuple[Line, list[Line]]:
     """The titles, and a row for each figure."""
     name = min(MAX_NAME, width // 3)
     cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
@@ -459,7 +481,9 @@ def _draw_table(scene: Scene, left_rank: int, right_rank: int, width: int) -> tu
     room, apart = cell + SIGNED, f"r{right_rank} - r{left_rank}"
     head.add(fit_text(apart if text_width(apart) < room else "apart", room, True), "dim")
     words = _draw_words(scene, name, left_rank, right_rank, cell)
-    return head, [*words, *_draw_figures(scene, name, left_rank, right_rank, cell, width)]
+    ranks = (left_rank, right_rank)
+    figures = _draw_figures(scene, name, ranks, cell, width, telling_first=telling_first)
+    return head, [*figures, *words] if telling_first else [*words, *figures]
 
 
 OWN_HEIGHT, TALLEST_PAIR_BAR = 8, 3
@@ -473,6 +497,12 @@ def _draw_panels(
 ) -> list[Line]:
     """The step of both as bars, the figures, and of each in what it differs from all other ranks."""
     head, rows = _draw_table(scene, *ranks, width)
+    if scene.frame.group.step is None:
+        table = draw_band(
+            [PanelColumn(width, [Panel(title[0], [head, *rows], figure=title[1])])], len(rows) + 2
+        )
+        start = draw_before_first_step(scene, width, height - len(table) - 1)
+        return table + draw_band([PanelColumn(width, [Panel("the start", start)])], height - len(table))
     room = height - len(rows) - OWN_HEIGHT - 4  # two rules, the titles, the legend
     tall = max(1, min(TALLEST_PAIR_BAR, room // 2))
     bars = []
@@ -535,10 +565,12 @@ class CompareView(OneRankView):
             body = _draw_panels(scene, (left_rank, right_rank), (title, sides), width, height)
             shown, scroll = draw_text(scene, body, height)
             return Page(shown, PageLayout(scroll))
-        head, body = _draw_table(scene, left_rank, right_rank, width)
+        room = height - 2
+        head, body = _draw_table(scene, left_rank, right_rank, width, telling_first=room < FEW_ROWS)
         late = _name_late_buckets(scene, left_rank, right_rank)
         body += [Line(), *late] if late else []
-        room = height - 2
+        if scene.frame.group.step is None:
+            body += draw_before_first_step(scene, width, room - len(body))
         shown, scroll = draw_text(scene, body, room)
         below = count_below(scroll, body, room)
         hidden = f"{counted(below, 'line')} below" if below else ""

@@ -9,9 +9,22 @@ from ddptop.frames.activity_words import epoch_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import counted
-from ddptop.frames.phrases import blamed, on_hosts, straggler_brief
-from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
+from ddptop.frames.numbers import counted, percent
+from ddptop.frames.phrases import (
+    UNEVEN_PCT,
+    blamed,
+    data_loading_phrase,
+    on_hosts,
+    straggler_brief,
+)
+from ddptop.frames.verdict import (
+    NO_RANK_FLAGGED,
+    SIGNS,
+    Verdict,
+    data_pct_of_all,
+    shown_cost_pct,
+    verdict,
+)
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
@@ -86,6 +99,8 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
 def _wrap_sentence(scene: Scene, shown: Verdict, width: int, height: int) -> tuple[list[str], str]:
     """The lines of the sentence, of all its words or of fewer, and what they leave out of it."""
     room = width - (INDENT if height > 1 else INDENT - 1)
+    if height == 1 and (loads := _data_loading_in(scene, shown, room)):
+        return [loads], ""
     most = max(1, height - 2) if width < WIDE else 1
     late, whole = scene.frame.straggler, scene.clean(without_state(shown))
     texts = [whole, shown.short or shown.sentence]
@@ -140,7 +155,9 @@ def _draw_cost(scene: Scene) -> Line | None:
     if lost_pct is None or is_old or scene.frame.run.world_size < 2:
         return None
     waste = max(0.0, min(100.0, lost_pct))
-    work, wait = choose_area("area", scene.ascii_only), choose_area("wait", scene.ascii_only)
+    work, wait = choose_area("work", scene.ascii_only), choose_area("wait", scene.ascii_only)
+    if waste < UNEVEN_PCT and data_pct_of_all(scene.frame) is not None:
+        return None  # the sentence beside it names another loss
     return draw_share_bar(100.0 - waste, (work, wait), COST_CELLS, scene.ascii_only)
 
 
@@ -164,6 +181,16 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
         if text_width(short[: end.start()]) <= room
     ]
     return short[: ends[-1]] if ends else short
+
+
+def _data_loading_in(scene: Scene, shown: Verdict, room: int) -> str:
+    """`data loading takes 39%`: what all ranks lose alike comes before that none of them is slow; empty where
+    it is little, or something else is wrong."""
+    pct = data_pct_of_all(scene.frame) if shown.kind in NO_RANK_FLAGGED else None
+    if pct is None:
+        return ""
+    texts = (data_loading_phrase(pct, scene.frame.run.world_size), f"data loading takes {percent(pct)}")
+    return next((text for text in texts if text_width(text) <= room), "")
 
 
 def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:

@@ -175,7 +175,8 @@ def draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("last update " if width >= 60 else "update ", "dim").add(last_update(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
     ]
-    where = scene.clean(ranks.phase[rank])
+    has_finished = ranks.state[rank] == "finished"  # its last heartbeat was in some phase
+    where = "" if has_finished else scene.clean(ranks.phase[rank])
     bucket = ranks.bucket[rank]
     last = float("nan") if scene.frame.group.clock_free else float(ranks.last_pct[rank])
     late = Line("late ", "dim").add(_describe_lateness(scene, rank))
@@ -406,8 +407,10 @@ class RankView(OneRankView):
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
             words = wrap_lines("this rank has not reported yet", width - 2)
-            lines = [Line("  ").add(part, "dim") for part in words]
-            return Page([draw_rule(width, f"rank {rank}"), *lines])
+            lines = [draw_rule(width, f"rank {rank}"), *(Line("  ").add(part, "dim") for part in words)]
+            if scene.frame.group.step is None:
+                lines += draw_before_first_step(scene, width, height - len(lines))
+            return Page(lines[:height])
         extras = draw_extras(scene, rank, width)
         facts = [*draw_facts(scene, rank, width), *extras]
         # How a rank ended comes right below its title.

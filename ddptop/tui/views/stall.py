@@ -121,7 +121,7 @@ def _draw_calm_with_chart(scene: Scene, width: int, height: int) -> list[Line]:
     if room < LOW_CHART:
         return lines
     if not _has_steps(scene):
-        return lines + draw_before_first_step(scene, width, room + 1)
+        return lines + draw_before_first_step(scene, width, room + 1, says_why=False)
     return [*lines, Line(), *draw_some_charts(scene, ("step",), width, room)]
 
 
@@ -232,7 +232,7 @@ def _has_steps(scene: Scene) -> bool:
 
 def _steps_panel(scene: Scene, width: int, height: int) -> Panel:
     charts = draw_some_charts(scene, ("step",), width, height - 1)
-    return Panel("steps", charts or draw_before_first_step(scene, width, height - 1))
+    return Panel("steps", charts or draw_before_first_step(scene, width, height - 1, says_why=False))
 
 
 def _draw_parts(scene: Scene, width: int, height: int, above: Sequence[int] = ()) -> list[Line]:

@@ -13,6 +13,8 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import evaluate, formulas
 from ddptop.analysis.steps.own_times import PART_COLUMNS, PLACES
 from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, StepWindow
+from ddptop.analysis.to_frame import tables
+from ddptop.frames.detail import HeatRequest
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean
@@ -349,6 +351,14 @@ def test_heat_maps_of_wait_and_excess_are_of_every_step(make_world) -> None:
         heat = reducer.frame(0, want=f"heat {figure} 2 20").heat
         assert heat is not None and heat.steps == tuple(range(40, 60))
         assert heat.value.reshape(2, -1)[:, -1].tolist() == pytest.approx(expected)
+
+
+def test_a_heat_map_of_what_no_step_of_a_recording_knows_is_blank(make_world, monkeypatch) -> None:
+    monkeypatch.setitem(tables.PART_OF_METRIC, "new", "gc")
+    reducer = fed(make_world(2, detail_every=2))
+    reducer.frame(0)
+    heat = tables.heat(reducer.state, HeatRequest("new", 2, 20))
+    assert heat is not None and np.isnan(heat.value).all()
 
 
 @pytest.mark.parametrize("no_detail", [False, True])

@@ -38,7 +38,7 @@ from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
 from ddptop.tui.views.rank_order import SORTS
 from tests.frames.figure_documents import metrics_document
 from tests.made_up_run import START_NS, a_run, write
-from tests.recording.replays import frame_at
+from tests.recording.replays import frame_at, replay_to_steps
 
 SURFACES = frozenset(
     {
@@ -73,6 +73,9 @@ def surfaces_of(name: str, path: Path) -> set[str]:
         "once": figure.title in [column.title for column in plain_rank_columns(context, [0, 1])],
         "sort": figure.title in SORTS,
         "heat": figure in HEAT_FIGURES.values(),
+        "heat of steps": figure.heat is not None
+        and figure.heat.by_step
+        and bool(np.isfinite(_heat_of_last_steps(figure.heat.key, path)).all()),
         "compare": figure in [one for one, _ in FIGURES_OF_RANKS],
         "metrics": figure.metric is not None and figure.metric.name in written,
         "export of steps": figure.step_place is not None
@@ -84,6 +87,13 @@ def surfaces_of(name: str, path: Path) -> set[str]:
         "METRICS.md": f"| `{figure.documented_as}` |" in document,
     }
     return {surface for surface, is_shown in shown.items() if is_shown}
+
+
+def _heat_of_last_steps(key: str, path: Path) -> Any:
+    _, player, _ = next(replay_to_steps(path, [59]))
+    heat = player.make_frame(want=f"heat {key} 2 20").heat
+    assert heat is not None and len(heat.steps) == 20
+    return heat.value
 
 
 def recorded_own_time() -> OwnTime:

@@ -65,7 +65,9 @@ MEASURED_IN_EACH_STEP = {
         "FIGURE_OF_PART: dict[str, str] = {\n": '    "dummy": "dummy_ms",\n',
     },
     "frames/figures.py": {
-        "\nFIGURES = (": DECLARATION.replace("title=", "step_place=1_000, title=", 1),
+        "\nFIGURES = (": DECLARATION.replace("title=", "step_place=1_000, title=", 1).replace(
+            'key="dummy"', 'key="dummy", by_step=True'
+        ),
         "    individual_score: Column\n": "    dummy_ms: Column\n",
     },
 }
@@ -75,7 +77,9 @@ MEASURED_IN_EACH_STEP = {
     ("changes", "surfaces"),
     [
         pytest.param(MEASURED_BESIDE_STEPS, SURFACES, id="beside steps"),
-        pytest.param(MEASURED_IN_EACH_STEP, SURFACES | {"export of steps"}, id="in each step"),
+        pytest.param(
+            MEASURED_IN_EACH_STEP, SURFACES | {"export of steps", "heat of steps"}, id="in each step"
+        ),
     ],
 )
 def test_a_dummy_figure_that_ranks_measure_is_everywhere_once_it_is_declared_and_sent(

@@ -181,6 +181,10 @@ class StepWindow:
             | known_columns
         )
 
+    def part(self, name: str, slots: Indices) -> Column:
+        """(ranks, n) one of PART_COLUMNS. Kept like `place`."""
+        return self.own_parts.known(name, slots)
+
     def places(self, slots: Indices, ranks: Indices | None = None) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""
         return {name: self.place(name, slots, ranks) for name in PLACES}

@@ -18,7 +18,7 @@ from ddptop.analysis.steps.own_times import FIGURE_OF_PART, PHASES
 from ddptop.analysis.steps.windows import STEP_COLUMNS
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
-from ddptop.frames.figures import Ranks
+from ddptop.frames.figures import Ranks, figures_shown
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar
 from ddptop.frames.history import RankSteps
 from ddptop.frames.hosts import presumed_hosts
@@ -338,7 +338,20 @@ EVERY_STEP: Mapping[str, Callable[[StepWindow, Indices], Column]] = {
     "own": lambda steps, slots: steps.own(slots),
     "excess": lambda steps, slots: steps.excess(slots),
 }
-"""Figures of a heat map that are known in every step whose last gradients are."""
+"""How the own times of all steps give a metric of the heat map, by its key; of steps whose last gradient is
+not known, they give none."""
+
+PART_OF_METRIC = {
+    how.key: part
+    for figure, how in figures_shown(lambda figure: figure.heat)
+    for part, name in FIGURE_OF_PART.items()
+    if how.by_step and name == figure.name and how.key not in EVERY_STEP
+}
+"""By key, the part of own times that a metric of the heat map shows."""
+
+
+IN_DETAIL = frozenset({"lateness", "lost", "transfer"})
+"""Metrics that are computed from the columns of steps with bucket detail; others are one of these columns."""
 
 
 def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
@@ -348,12 +361,13 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     numbers = figures.steps.group.of("number", slots)
     if figure in STEP_COLUMNS or figure == "loss":
         return numbers, figures.steps.ranks.of(figure, slots)
-    if figure in EVERY_STEP and figures.steps.has_own:
-        every = EVERY_STEP[figure](figures.steps, slots)
+    if figures.steps.has_own and (figure in EVERY_STEP or figure in PART_OF_METRIC):
+        part = PART_OF_METRIC.get(figure)
+        every = EVERY_STEP[figure](figures.steps, slots) if part is None else figures.steps.part(part, slots)
         if not np.isnan(every).all():
             return numbers, every
     window = figures.detail
-    if window is None or figure in ("own", "excess"):
+    if window is None or (figure not in IN_DETAIL and figure not in window.ranks.index):
         return numbers, np.full((figures.world, len(slots)), np.nan)
     # Buckets are timed in some steps only: the columns are those steps, of any age.
     slots = window.ranks.recent(columns)

@@ -483,6 +483,27 @@ class RunLedger:
         ones, in their order."""
         if not self.is_known or self._are_recorded(int(numbers[-1])):
             return []
+        steps = self._divide(numbers, runs_of_peers, block, columns, parts)
+        dear_before, dear = self.dear, steps.dear
+        if dear is not None:
+            self.dear = _add_by_kind(dear_before, dear, len(self.left_out))
+        self._add(steps, block, end_s)
+        kinds, waits = steps.kinds, _dear_waits(steps.times.waits, numbers, end_s, steps.lengths.is_dear)
+        if dear is None or not self.scales_dear:
+            return [wait._replace(kind=int(kinds[at])) for at, wait in waits]
+        sum_dear = partial(_add_by_kind, dear_before, dear, len(self.left_out))
+        return [wait._replace(kind=int(kinds[at]), dear=partial(sum_dear, until=at)) for at, wait in waits]
+
+    def _divide(
+        self,
+        numbers: Column,
+        runs_of_peers: Iterable[tuple[slice, list[Peers]]],
+        block: StepBlock,
+        columns: Column,
+        parts: Column | None,
+    ) -> _StepsByClass:
+        """Divide the time of n steps into classes, and add what lies before the first of them. Arguments as
+        of `take`."""
         wall = round_to_us(columns[0])
         self._resize(wall.shape[1])
         begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
@@ -510,28 +531,31 @@ class RunLedger:
             _put_aside_times(times, aside, block.shadow, wall - left_out)
         long = np.flatnonzero(lengths.is_long & (numbers > 0))
         kinds = _find_kinds(block, long, lengths.of_step_ms, aside)
-        dear = _find_dear(times, wall, lengths, kinds) if len(long) else None
-        dear_before = self.dear
-        if dear is not None:
-            self.dear = _add_by_kind(dear_before, dear, len(self.left_out))
-        sums = self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
-        self._add_usual(sums, times, wall, lengths.is_usual)
-        ranks = slice(0, wall.shape[1])
-        self.left_out[ranks] += left_out.sum(axis=0)
-        self.n_steps += len(numbers)
-        self.end_ns[ranks] = end_ns[-1] + self.shift_ns[ranks]
+        return _StepsByClass(
+            numbers=numbers,
+            wall=wall,
+            end_ns=end_ns,
+            times=times,
+            lengths=lengths,
+            between_ms=between_ms,
+            known_between_ms=np.where((n_missing > 0)[:, None], scaled_ms, between_ms),
+            left_out=left_out,
+            kinds=kinds,
+            dear=_find_dear(times, wall, lengths, kinds) if len(long) else None,
+        )
+
+    def _add(self, steps: _StepsByClass, block: StepBlock, end_s: Column) -> None:
+        """Add n steps to the sums. `end_s`: as of `take`."""
+        sums = self._add_steps(steps, block)
+        self._add_usual(sums, steps)
+        ranks = slice(0, steps.wall.shape[1])
+        self.left_out[ranks] += steps.left_out.sum(axis=0)
+        self.n_steps += len(steps.numbers)
+        self.end_ns[ranks] = steps.end_ns[-1] + self.shift_ns[ranks]
         self.session[ranks] = self._state.table.session[ranks]
-        # Without steps that were lost: of their time no wait is known.
-        known_ms = np.where((n_missing > 0)[:, None], scaled_ms, between_ms)
-        totals = reduce_rows(np.add, wall) + known_ms.sum(axis=1)
-        self._add_bins(times, numbers, end_s, totals, reduce_rows(np.add, left_out), lengths.is_usual, dear)
-        kinds_of_dear = np.where(lengths.is_dear, kinds, NOT_DEAR)
-        self._add_waits(times.waits, numbers, end_s, lengths.is_usual, kinds_of_dear)
-        waits = _dear_waits(times.waits, numbers, end_s, lengths.is_dear)
-        if dear is None or not self.scales_dear:
-            return [wait._replace(kind=int(kinds[at])) for at, wait in waits]
-        sum_dear = partial(_add_by_kind, dear_before, dear, len(self.left_out))
-        return [wait._replace(kind=int(kinds[at]), dear=partial(sum_dear, until=at)) for at, wait in waits]
+        self._add_bins(steps, end_s)
+        kinds_of_dear = np.where(steps.lengths.is_dear, steps.kinds, NOT_DEAR)
+        self._add_waits(steps.times.waits, steps.numbers, end_s, steps.lengths.is_usual, kinds_of_dear)
 
     def _compare_lengths(self, numbers: Column, wall: Column, recorded: Mask) -> StepLengths:
         """How long n steps of these numbers are; `wall`: (n, ranks) ms, `recorded`: (n,)."""
@@ -617,27 +641,21 @@ class RunLedger:
         most = np.maximum(n_missing, 0) * usual_ms * LEFT_OUT
         return gaps, np.minimum(gaps, most[:, None])
 
-    def _add_steps(
-        self,
-        times: ClassTimes,
-        block: StepBlock,
-        wall: Column,
-        left_out: Column,
-        between_ms: Column,
-        *,
-        begins_group: bool,
-    ) -> Column:
+    def _add_steps(self, steps: _StepsByClass, block: StepBlock) -> Column:
         """Returns the sums by class, (STEP_CLASSES, ranks)."""
+        times, wall = steps.times, steps.wall
         # `einsum` takes a fourth of the time of `sum` where ranks are few.
         ranks, sums = slice(0, wall.shape[1]), np.asarray(np.einsum("cnr->cr", times.by_class))
-        unknown = wall + between_ms - times.by_class.sum(axis=0) - left_out
+        unknown = wall + steps.between_ms - times.by_class.sum(axis=0) - steps.left_out
         joined = block.integers[FLAGS] & int(Flag.JOINED) != 0
         if joined.any():  # it has no batches any more, and answers the others' collectives
             self.by_class[_ROW["end"], ranks] += np.where(joined, unknown, 0.0).sum(axis=0)
             unknown = np.where(joined, 0.0, unknown)
         self.by_class[_STEP_ROWS, ranks] += sums
         self.by_class[_ROW["unknown"], ranks] += unknown.sum(axis=0)
-        if begins_group:  # the first batch, compilation, caches: also those of a first step are its start
+        if (
+            steps.numbers[0] == 0
+        ):  # the first batch, compilation, caches: also those of a first step are its start
             name: LedgerClass = "restart" if self._state.incarnation else "start"
             work = times.by_class[: GC + 1, 0]
             self.by_class[_STEP_ROWS[: GC + 1], ranks] -= work
@@ -645,33 +663,27 @@ class RunLedger:
             self.by_class[_ROW[name], ranks] += work.sum(axis=0) + unknown[0]
         return sums
 
-    def _add_usual(self, sums: Column, times: ClassTimes, wall: Column, is_usual: Mask) -> None:
+    def _add_usual(self, sums: Column, steps: _StepsByClass) -> None:
         """`sums`: as returned by `_add_steps`."""
-        ranks, others = slice(0, wall.shape[1]), np.flatnonzero(~is_usual)
+        times, wall = steps.times, steps.wall
+        ranks, others = slice(0, wall.shape[1]), np.flatnonzero(~steps.lengths.is_usual)
         # All are rounded by `round_to_us`: so what is left of the sums is exactly that of the usual steps.
         self.usual[:, ranks] += sums - times.by_class[:, others].sum(axis=1)
         self.usual_total[ranks] += wall.sum(axis=0) - wall[others].sum(axis=0)
 
-    def _add_bins(
-        self,
-        times: ClassTimes,
-        numbers: Column,
-        end_s: Column,
-        totals: Column,
-        left_out: Column,
-        is_usual: Mask,
-        dear: DearSteps | None,
-    ) -> None:
-        """Add n steps to the bins of time; `totals`, `left_out`: (n,) ms over all ranks."""
-        n = len(numbers)
+    def _add_bins(self, steps: _StepsByClass, end_s: Column) -> None:
+        """Add n steps to the bins of time."""
+        n, is_usual, dear = len(steps.numbers), steps.lengths.is_usual, steps.dear
+        # Without steps that were lost: of their time no wait is known.
+        totals = reduce_rows(np.add, steps.wall) + steps.known_between_ms.sum(axis=1)
         waited = np.zeros(n)
-        for wait in times.waits:
+        for wait in steps.times.waits:
             waited[wait.steps] += wait.total_ms
         columns = np.stack(
             [
                 np.ones(n),
                 totals,
-                left_out,
+                reduce_rows(np.add, steps.left_out),
                 np.where(is_usual, totals, 0.0),
                 np.where(is_usual, waited, 0.0),
                 np.where(is_usual, 0.0, waited),
@@ -839,6 +851,29 @@ class StepLengths(NamedTuple):
     """Recorded, and dear."""
     is_long: Mask
     """As long as a dear step, recorded or not."""
+
+
+class _StepsByClass(NamedTuple):
+    """n steps, divided into the classes of the ledger; times in ms."""
+
+    numbers: Column
+    """(n,)."""
+    wall: Column
+    """(n, ranks); so are the others up to `left_out`."""
+    end_ns: Integers
+    """When each ended, by the ranks' own clocks."""
+    times: ClassTimes
+    lengths: StepLengths
+    between_ms: Column
+    """Between each step and the one before it."""
+    known_between_ms: Column
+    """That, without what steps took that were lost."""
+    left_out: Column
+    """Of steps whose phases were not recorded, at most as long as usual."""
+    kinds: Integers
+    """(n,) NO_KIND where a step is not dear."""
+    dear: DearSteps | None
+    """None: none of them is long."""
 
 
 def _put_aside_times(

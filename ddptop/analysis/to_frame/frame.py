@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -91,45 +91,40 @@ def build(
     hosts: bool,
 ) -> Frame:
     """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
-    figures = state.figures
-    shown = select_steps(figures, state.history.end)
-    detail = shown.detail
+    shown = select_steps(state.figures, state.history.end)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
     diagnosis, kept = stall_diagnosis(state, states, now_ns), state.stall_at_end()
     ledger = ledger_at(state, diagnosis, now_ns)
     straggler = _choose_straggler(state, shown, ledger)
-    simulated = state.run is not None and state.run.simulated
-    columns = make_ranks(state, states, shown, now_ns)
-    # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
-    clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
-    in_world = focus is not None and 0 <= focus < figures.world
-    group = _group_figures(state, shown, buckets := bucket_figures(state, detail))
     run = _run_info(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording)
-    steps_in_focus = rank_steps(state, detail, focus) if in_world and focus is not None else None
+    of_steps = _figures_of_steps(state, shown, states, focus, now_ns)
     if not times_waiting(run.training):
-        columns, group, steps_in_focus = _forget_waiting(columns, group, steps_in_focus)
+        of_steps = of_steps.without_waiting()
+    ranks, group = of_steps.ranks, of_steps.group
     if straggler is not None and straggler.group and run.training in SHARDED:
-        columns = columns.without_excess()  # own times contain the waiting for the late rank
+        ranks = ranks.without_excess()  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
     dead = deaths(state, now_ns)
-    grave = gravest_ranks(columns.state, stall, dead)
+    # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
+    clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
+    grave = gravest_ranks(ranks.state, stall, dead)
     live = outcome == "live" and diagnosis is None and kept is None
     activities = long_activities(state, group.step_ms_p50) if live else ()
     return Frame(
-        source="simulated" if simulated else source,
+        source="simulated" if state.run is not None and state.run.simulated else source,
         unix_s=state.unix_s(now_ns),
         run=run,
         group=group,
-        ranks=columns,
-        buckets=buckets,
+        ranks=ranks,
+        buckets=of_steps.buckets,
         straggler=with_reasons(straggler, state),
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
         events=state.log.all(),
         overhead=_overhead_figures(state),
         history=state.history.since(cursor),
-        focus=steps_in_focus,
+        focus=of_steps.focus,
         records=int(state.table.records.sum()),
         lost_records=int(state.table.lost_records.sum()),
         stall=stall,
@@ -137,7 +132,7 @@ def build(
         logged=logged(state, focus),
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
-        hosts=host_figures(state, columns, grave, straggler, clocks, now_ns) if hosts else (),
+        hosts=host_figures(state, ranks, grave, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
         activities=activities,
         past_activities=past_activities(state),
@@ -292,13 +287,33 @@ def _forget_columns(table: _Columns, names: Sequence[str]) -> _Columns:
     return replace(table, **{name: np.full_like(getattr(table, name), np.nan) for name in names})
 
 
-def _forget_waiting(
-    ranks: Ranks, group: GroupFigures, steps_in_focus: RankSteps | None
-) -> tuple[Ranks, GroupFigures, RankSteps | None]:
-    """A frame's figures without exposed communication and its parts, which nothing has timed."""
-    if steps_in_focus is not None:
-        steps_in_focus = _forget_columns(steps_in_focus, EXPOSED_IN_STEPS)
-    return _forget_columns(ranks, EXPOSED_OF_RANKS), replace(group, **EXPOSED_OF_GROUP), steps_in_focus
+class _FiguresOfSteps(NamedTuple):
+    """What a frame has of the steps that it shows."""
+
+    ranks: Ranks
+    group: GroupFigures
+    buckets: tuple[BucketFigures, ...]
+    focus: RankSteps | None
+
+    def without_waiting(self) -> _FiguresOfSteps:
+        """Without exposed communication and its parts, which nothing has timed."""
+        return self._replace(
+            ranks=_forget_columns(self.ranks, EXPOSED_OF_RANKS),
+            group=replace(self.group, **EXPOSED_OF_GROUP),
+            focus=None if self.focus is None else _forget_columns(self.focus, EXPOSED_IN_STEPS),
+        )
+
+
+def _figures_of_steps(
+    state: RunState, shown: FrameSteps, states: Sequence[RankStatus], focus: int | None, now_ns: int
+) -> _FiguresOfSteps:
+    buckets, in_world = bucket_figures(state, shown.detail), range(state.figures.world)
+    return _FiguresOfSteps(
+        ranks=make_ranks(state, states, shown, now_ns),
+        group=_group_figures(state, shown, buckets),
+        buckets=buckets,
+        focus=rank_steps(state, shown.detail, focus) if focus is not None and focus in in_world else None,
+    )
 
 
 def _clock_reason(state: RunState) -> dict[str, Any]:

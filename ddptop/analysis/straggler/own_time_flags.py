@@ -40,11 +40,47 @@ TOGETHER = 64
 """Evaluations whose windows are searched at once: their arrays stay in the processor's cache."""
 
 
+class _LatestRanks(NamedTuple):
+    """Of each of n steps that follow each other, the member with the largest excess."""
+
+    row: Indices
+    """(n,) which member it is."""
+    gain: Column
+    """(n,) by how much its excess stands out (`own_time_rules.outstanding`)."""
+    first: int
+    """Slot of the first of these steps."""
+
+    def until(self, slot: int) -> tuple[Indices, Column]:
+        """`row` and `gain` of the newest steps up to a slot."""
+        stop = slot + 1 - self.first
+        newest = slice(max(0, stop - own_time_rules.SLOW_CORE_STEPS), stop)
+        return self.row[newest], self.gain[newest]
+
+    def followed_by(self, excess: Column, slot: int) -> _LatestRanks:
+        """The newest of these steps before a slot, and those from it on, of this `excess`, (members, n)."""
+        (row, gain), (next_row, next_gain) = self.until(slot - 1), own_time_rules.outstanding(excess)
+        first = slot - len(row)
+        return _LatestRanks(np.concatenate([row, next_row]), np.concatenate([gain, next_gain]), first)
+
+
+class _Spans(NamedTuple):
+    """Which of n steps each of k evaluations takes: those since the one before it."""
+
+    begins: Indices
+    """(k,) index of the first."""
+    stop: int
+    """Index after the last one's."""
+
+    def sum(self, values: Column) -> Column:
+        """(k, ...) sums of values (..., n)."""
+        return np.asarray(np.add.reduceat(values[..., : self.stop], self.begins, axis=-1).T)
+
+
 class _Added(NamedTuple):
     """Figures of steps that were added at once, for one process group: for all of them together they take
     hardly longer than for those between two evaluations.
 
-    k evaluations are due in these steps. Each takes the steps since the one before it."""
+    k evaluations are due in these steps (`_Spans`)."""
 
     stop: int
     """Slot after the last step."""
@@ -66,11 +102,8 @@ class _Added(NamedTuple):
     wall: Column
     """(n,) ms of these steps and of those before them that are judged with them, from slot `first` on."""
     first: int
-    late: Indices
-    """(n,) the member with the largest excess of these steps and of some before them, and by how much that
-    stands out, from slot `late_from` on."""
-    gain: Column
-    late_from: int
+    latest: _LatestRanks
+    """Of these steps and of some before them."""
     may_rotate: list[bool]
     """(k,) `own_time_rules.may_rotate`."""
     sizes_vary: bool
@@ -84,12 +117,6 @@ class _Added(NamedTuple):
     def wall_of(self, slots: range) -> Column:
         """(n,) ms of some steps."""
         return self.wall[slots.start - self.first : slots.stop - self.first]
-
-    def late_until(self, slot: int) -> tuple[Indices, Column]:
-        """`late` and `gain` of the newest steps up to a slot."""
-        stop = slot + 1 - self.late_from
-        newest = slice(max(0, stop - own_time_rules.SLOW_CORE_STEPS), stop)
-        return self.late[newest], self.gain[newest]
 
     def paused_until(self, number: int) -> Column:
         """(SUM_EVALUATIONS or less, members) `paused_ms` of the newest evaluations up to one of these."""
@@ -169,58 +196,56 @@ class _Group:
         """The figures of the steps from slot `begin` on, which are evaluated after the slots `ends`."""
         slots, members = np.arange(begin, steps.ranks.count), self.members
         rows = None if len(members) == steps.world else members  # all are not copied
+        spans = _Spans(np.concatenate([[0], ends[:-1] + 1 - begin]), int(ends[-1]) + 1 - begin)
         excess, first = steps.work_excess(slots, rows), max(0, begin + 1 - OWN_STEPS)
         wall = steps.wall(np.arange(first, slots[-1] + 1))
         step_ms = wall[begin - first :]
-        late, gain = own_time_rules.outstanding(excess)
-        late_from, added = begin, self._added
-        if added is not None:
-            late_from = added.late_from
-            before = slice(max(0, begin - late_from - own_time_rules.SLOW_CORE_STEPS), begin - late_from)
-            late_from = begin - (before.stop - before.start)
-            late = np.concatenate([added.late[before], late])
-            gain = np.concatenate([added.gain[before], gain])
-        begins = np.concatenate([[0], ends[:-1] + 1 - begin])  # of the steps of each evaluation
-        until = int(ends[-1]) + 1 - begin
-
-        def sum_by_evaluation(values: Column) -> Column:
-            return np.asarray(np.add.reduceat(values[..., :until], begins, axis=-1).T)
-
-        over = place_excess(steps, "cpu", slots, rows)
-        is_known: Mask = ~np.isnan(over)
-        large_ms = sum_by_evaluation(_large_excess(excess, step_ms) - self._leaving_ms(steps, slots, rows))
-        paused_ms = np.zeros((len(ends), 1))
-        if len(members) <= own_time_rules.PLACE_RANKS:
-            paused_ms = sum_by_evaluation(np.nan_to_num(steps.place("gc", slots, rows)))
-        if added is not None:
-            large_ms[0] += added.large_ms[-1]
-            paused_ms = np.concatenate([added.paused_ms[1 - SUM_EVALUATIONS :], paused_ms])
-        np.cumsum(large_ms, axis=0, out=large_ms)
-        n_paused = np.concatenate([np.zeros(SUM_EVALUATIONS), paused_ms.any(axis=1).cumsum()])
-        is_paused = n_paused[-len(ends) :] > n_paused[-len(ends) - SUM_EVALUATIONS : -SUM_EVALUATIONS]
-        may_rotate = own_time_rules.may_rotate(gain, ends - late_from)
+        if self._added is None:
+            latest = _LatestRanks(*own_time_rules.outstanding(excess), begin)
+        else:
+            latest = self._added.latest.followed_by(excess, begin)
+        over_cpu = place_excess(steps, "cpu", slots, rows)
+        is_known: Mask = ~np.isnan(over_cpu)
+        large_ms = self._sum_large(
+            spans.sum(_large_excess(excess, step_ms) - self._leaving_ms(steps, slots, rows))
+        )
+        paused_ms = self._sum_pauses(steps, slots, rows, spans)
+        may_rotate = own_time_rules.may_rotate(latest.gain, ends - latest.first)
         judged = np.arange(max(0, begin - own_time_rules.ROTATING_STEPS), slots[-1] + 1)
         sizes_vary = uneven_work.sizes_vary(steps, judged, members)
-        may_have_pattern = may_rotate | sizes_vary | is_paused | large_ms.any(axis=1)
+        may_have_pattern = may_rotate | sizes_vary | _have_pauses(paused_ms, len(ends)) | large_ms.any(axis=1)
         return _Added(
             stop=int(slots[-1]) + 1,
             ends=ends.tolist(),
-            n_steps=(ends + 1 - begin - begins).tolist(),
-            wall_ms=sum_by_evaluation(step_ms).tolist(),
+            n_steps=(ends + 1 - begin - spans.begins).tolist(),
+            wall_ms=spans.sum(step_ms).tolist(),
             large_ms=large_ms,
             paused_ms=paused_ms,
-            cpu_ms=sum_by_evaluation(np.where(is_known, over, 0.0)),
-            knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[:until], begins).tolist(),
+            cpu_ms=spans.sum(np.where(is_known, over_cpu, 0.0)),
+            knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[: spans.stop], spans.begins).tolist(),
             wall=wall,
             first=first,
-            late=late,
-            gain=gain,
-            late_from=late_from,
+            latest=latest,
             may_rotate=may_rotate.tolist(),
             sizes_vary=sizes_vary,
             may_have_pattern=may_have_pattern.tolist(),
             often=self._late_often(steps, ends, rows),
         )
+
+    def _sum_large(self, added_ms: Column) -> Column:
+        """`_Added.large_ms`, from what each evaluation adds to it."""
+        if self._added is not None:
+            added_ms[0] += self._added.large_ms[-1]
+        return np.cumsum(added_ms, axis=0)
+
+    def _sum_pauses(self, steps: StepWindow, slots: Indices, rows: Indices | None, spans: _Spans) -> Column:
+        """`_Added.paused_ms`, of these evaluations."""
+        paused_ms = np.zeros((len(spans.begins), 1))
+        if len(self.members) <= own_time_rules.PLACE_RANKS:
+            paused_ms = spans.sum(np.nan_to_num(steps.place("gc", slots, rows)))
+        if self._added is None:
+            return paused_ms
+        return np.concatenate([self._added.paused_ms[1 - SUM_EVALUATIONS :], paused_ms])
 
     def _leaving_ms(self, steps: StepWindow, slots: Indices, rows: Indices | None) -> Column:
         """(members, n) large excesses of the step that leaves the running sums with each of these steps."""
@@ -255,6 +280,16 @@ class _Group:
                     often[place] = own_time_rules.late_often(over, least, windows)
         none_late = np.zeros((n_early, len(self.members)), bool)
         return {place: np.concatenate([none_late, late]) for place, late in often.items() if late.any()}
+
+
+def _have_pauses(paused_ms: Column, n_evaluations: int) -> Mask:
+    """(n_evaluations,) whether there was a pause in the newest SUM_EVALUATIONS, up to each of these.
+
+    `paused_ms`: as of `_Added`."""
+    n_paused = np.concatenate([np.zeros(SUM_EVALUATIONS), paused_ms.any(axis=1).cumsum()])
+    return np.asarray(
+        n_paused[-n_evaluations:] > n_paused[-n_evaluations - SUM_EVALUATIONS : -SUM_EVALUATIONS]
+    )
 
 
 def _large_excess(excess: Column, wall: Column) -> Column:
@@ -432,7 +467,7 @@ class StepFlagging:
         late = None
         if group.may_rotate:
             turning = is_held and flag is not None and flag.pattern == "rotating"
-            last, gain = group.added.late_until(slot)
+            last, gain = group.added.latest.until(slot)
             late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning)
         if late is None and group.added.sizes_vary:
             late = _find_uneven_work(group, steps, slots, is_held)
@@ -468,7 +503,7 @@ def _places_with_large_excess(
 
 def _find_uneven_work(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
-    last, _ = group.added.late_until(int(slots[-1]))
+    last, _ = group.added.latest.until(int(slots[-1]))
     newest, last = (values[-own_time_rules.ROTATING_STEPS :] for values in (slots, last))
     gain = uneven_work.ms_saved_if_even(steps, newest, group.members)
     if len(last) < own_time_rules.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():

@@ -867,9 +867,9 @@ class _StepsByClass(NamedTuple):
     between_ms: Column
     """Between each step and the one before it."""
     known_between_ms: Column
-    """That, without what steps took that were lost."""
+    """`between_ms` without what steps took that were lost."""
     left_out: Column
-    """Of steps whose phases were not recorded, at most as long as usual."""
+    """What steps took whose phases were not recorded, at most as long as usual."""
     kinds: Integers
     """(n,) NO_KIND where a step is not dear."""
     dear: DearSteps | None

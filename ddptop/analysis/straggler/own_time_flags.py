@@ -41,7 +41,7 @@ TOGETHER = 64
 
 
 class _LatestRanks(NamedTuple):
-    """Of each of n steps that follow each other, the member with the largest excess."""
+    """The member with the largest excess in each of n steps that follow each other."""
 
     row: Indices
     """(n,) which member it is."""
@@ -103,7 +103,7 @@ class _Added(NamedTuple):
     """(n,) ms of these steps and of those before them that are judged with them, from slot `first` on."""
     first: int
     latest: _LatestRanks
-    """Of these steps and of some before them."""
+    """Figures of these steps and of some before them."""
     may_rotate: list[bool]
     """(k,) `own_time_rules.may_rotate`."""
     sizes_vary: bool

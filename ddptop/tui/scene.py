@@ -218,6 +218,8 @@ class Scroll:
     """Lines that are on the screen."""
     hit: int | None = None
     """On a page of text: the line of the current match."""
+    action: object = None
+    """What Enter does at the current match."""
 
     def fitted(self, total: int, height: int) -> tuple[Scroll, range]:
         """This scroll position for `total` lines of which `height` can be shown, and the lines to show.

@@ -438,3 +438,41 @@ def test_the_keys_of_all_pages_are_in_the_same_cells(size: tuple[int, int]) -> N
 def test_w_opens_the_bill_where_it_says_what_most_of_the_waiting_is_for() -> None:
     assert "bill of the whole run" in sketch(FakeSource(saving()), (80, 24), "w")
     assert "no rank is flagged" in sketch(FakeSource(live()), (80, 24), "w")
+
+
+@pytest.mark.parametrize("view", VIEWS.numbered_names)
+def test_all_of_the_help_is_on_one_page_at_160x50(view: str) -> None:
+    person = Sketch(WantedSource(live()), (160, 50))
+    text = person.press(VIEWS[view].number, "question_mark")
+    assert "below" not in text.splitlines()[1]
+    for words in ("if communication were hidden: ", "signs of ranks and hosts", "go to a step, a time"):
+        assert words in text
+    for key in VIEWS[view].keys:
+        assert f"  {key.shown:<8}{key.help[:30]}" in text
+
+
+def test_enter_in_the_help_runs_the_key_that_was_searched_for() -> None:
+    for size in ((80, 24), (160, 50)):
+        person = Sketch(FakeSource(live()), size)
+        person.press("question_mark", "slash", *"log, linear", "enter", "enter")
+        assert person.place.view == "overview" and person.place.charts.log_loss is not None, "as the key l"
+        person.press("question_mark", "slash", *"palette: any", "enter", "enter")
+        assert person.place.prompt is not None and person.place.prompt.purpose == "palette"
+
+
+def test_enter_in_the_help_offers_all_keys_where_none_was_searched_for() -> None:
+    person = Sketch(FakeSource(live()), (80, 24))
+    person.press("2", "question_mark", "enter")
+    assert person.place.view == "timeline"
+    assert person.place.prompt is not None and person.place.prompt.purpose == "palette"
+    person.press(*"bill", "enter")
+    assert person.place.view == "bill"
+
+
+def test_a_click_on_a_line_of_the_help_does_what_its_key_does() -> None:
+    person = Sketch(FakeSource(live()), (160, 50))
+    person.press("question_mark")
+    line = next(line for line in person.lines if "crosshair on the charts" in str(line))
+    action = line.spots[0][2]
+    person.act(action)
+    assert person.place.view == "overview" and person.place.charts.at_s is not None

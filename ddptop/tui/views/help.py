@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, draw_rule, of_state, side_by_side
 from ddptop.render.text import fit_text, text_width, wrap_lines
-from ddptop.tui.keys import PAIRS, RECORDING_KEYS, SEARCH_KEY, ScreenKey
+from ddptop.tui.keys import PAIRS, RECORDING_KEYS, SEARCH_KEY, Action, Do, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
 from ddptop.tui.views.text_page import count_below, draw_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KEY_WIDTH = 8
 
@@ -62,7 +66,10 @@ TOPIC_KEYS, TWO_COLUMNS_FROM, LOW_PAGE = 15, 76, 20
 """Cells of the keys of such a line, and of a page from which it has two columns; lines of a page at 80x24."""
 
 WIDE_FROM = 2 * TWO_COLUMNS_FROM
-"""Cells of a page from which the lines of all keys have two columns, and nothing is said twice."""
+"""Cells of a page from which the lines of all keys have two columns, or three where two are too long, and
+nothing is said twice."""
+
+RUN_HINT = "Enter runs a key"
 
 
 class HelpView(View):
@@ -81,6 +88,21 @@ class HelpView(View):
         """The key that searches the text."""
         return (SEARCH_KEY,)
 
+    def open_chosen(self, screen: Screen) -> None:
+        """Enter: do what the key of the line that was searched for does; without one, offer all of them by
+        name."""
+        action = screen.place.scroll.action
+        if isinstance(action, Action):
+            screen.act(action)
+        else:
+            screen.open_view(screen.place.before)
+            screen.act(Do.PALETTE())
+
+    def run_key(self, screen: Screen, key: ScreenKey) -> None:
+        """Do what a key does on the page that the help was asked on."""
+        screen.open_view(screen.place.before)
+        screen.act(key.action)
+
     def on_open(self, screen: Screen) -> None:
         """Open the page at its first line."""
         screen.place.scrolls[self.name] = Scroll()
@@ -89,14 +111,28 @@ class HelpView(View):
         """The page from the line to which it was scrolled."""
         room = height - 1
         if width >= WIDE_FROM:
-            left, right = _share_out(self._blocks(scene, width // 2 - 2))
-            body = side_by_side(left, right, width // 2)
+            body = self._in_columns(scene, width, room)
         else:
             body = [*self._summary(scene, width, room), *chain(*self._blocks(scene, width))]
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        title = draw_rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
-        return Page([title, *lines], PageLayout(scroll))
+        marked = body[scroll.hit] if scroll.hit is not None and scroll.hit < len(body) else None
+        hint = RUN_HINT if width >= TWO_COLUMNS_FROM else ""
+        words = " · ".join(filter(None, (hint, f"{counted(hidden, 'line')} below" if hidden else "")))
+        spots = marked.spots if marked is not None else ()
+        scroll = replace(scroll, action=spots[0][2] if spots else None)
+        return Page([draw_rule(width, "keys", words), *lines], PageLayout(scroll))
+
+    def _in_columns(self, scene: Scene, width: int, height: int) -> list[Line]:
+        """All lines in two columns; in three, where two are longer than the page."""
+        left, right = _share_out(self._blocks(scene, width // 2 - 2))
+        if max(len(left), len(right)) <= height:
+            return side_by_side(left, right, width // 2)
+        cells = width // 3
+        flow = list(chain(*self._blocks(scene, cells - 1, briefly=True)))
+        high = _find_height(flow)
+        first, second, third = _flow_into(flow, high)
+        return side_by_side(first, side_by_side(second, third, cells), cells)
 
     def _summary(self, scene: Scene, width: int, height: int) -> list[Line]:
         """Topics in two columns, and blank lines up to the end of the first page; none on a narrow one."""
@@ -111,18 +147,23 @@ class HelpView(View):
         # What follows begins on the next page of a low screen.
         return columns + [Line()] * max(1, height - len(columns) if height <= LOW_PAGE else 1)
 
-    def _blocks(self, scene: Scene, width: int) -> list[list[Line]]:
-        """A line per key and word, below the title of its topic."""
+    def _blocks(self, scene: Scene, width: int, *, briefly: bool = False) -> list[list[Line]]:
+        """A line per key and word, below the title of its topic. `briefly`: keys that do the same share a
+        line."""
         view = self._views[scene.place.before]
         elsewhere, blocks = self._keys_elsewhere(view), []
         if view.keys:
-            title = _draw_words(f"on the page before this: {view.name}, {view.answers}", width)
-            blocks.append([*title, *chain(*(_draw_key(key, width) for key in view.keys))])
-        everywhere = chain(*(_draw_key(key, width) for key in self._views.shared_keys))
+            answers = "" if briefly else f", {view.answers}"
+            title = _draw_words(f"on the page before this: {view.name}{answers}", width)
+            blocks.append([*title, *chain(*(self._draw_key(key, width) for key in view.keys))])
+        shared = self._views.shared_keys
+        everywhere = chain(*(self._draw_key(key, width) for key in (_merge(shared) if briefly else shared)))
         blocks.append([Line("everywhere", "dim"), *everywhere])
-        in_recording = chain(*(_draw_key(key, width) for key in RECORDING_KEYS))
+        in_recording = chain(*(self._draw_key(key, width) for key in RECORDING_KEYS))
         blocks.append([Line("in a recording", "dim"), *in_recording])
-        if elsewhere:
+        if elsewhere and briefly:
+            blocks += _draw_by_view(elsewhere, width)
+        elif elsewhere:
             named = ((key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
             others = chain(*(_draw_key(key, width, where) for key, where in named))
             blocks.append([Line("on other pages", "dim"), *others])
@@ -132,6 +173,11 @@ class HelpView(View):
         mouse = "the mouse chooses rows, titles to sort by, keys and the place in a recording"
         signs = [*_draw_signs(width), *_draw_words(silent, width), *_draw_words(mouse, width)]
         return [*blocks, [Line("signs of ranks and hosts", "dim"), *signs]]
+
+    def _draw_key(self, key: ScreenKey, width: int) -> list[Line]:
+        """Its lines, of which a click on the first one does what the key does."""
+        first, *following = _draw_key(key, width)
+        return [first.spot(0, first.width, Action(self.run_key, (key,))), *following]
 
     def _keys_elsewhere(self, view: View) -> dict[ScreenKey, list[str]]:
         """Keys of other views than this one, with the names of those views."""
@@ -149,6 +195,48 @@ def _share_out(blocks: list[list[Line]]) -> tuple[list[Line], list[Line]]:
         (list(chain(*blocks[:n_left])), list(chain(*blocks[n_left:]))) for n_left in range(len(blocks) + 1)
     )
     return min(splits, key=lambda columns: max(map(len, columns)))
+
+
+def _merge(keys: Sequence[ScreenKey]) -> list[ScreenKey]:
+    """The keys, those that do the same as one: `Up k`."""
+    merged: dict[Action, ScreenKey] = {}
+    for key in keys:
+        first = merged.get(key.action)
+        merged[key.action] = key if first is None else replace(first, shown=f"{first.shown} {key.shown}")
+    return list(merged.values())
+
+
+def _draw_by_view(elsewhere: dict[ScreenKey, list[str]], width: int) -> list[list[Line]]:
+    """The keys of other pages below the names of these pages."""
+    by_names: dict[str, list[Line]] = {}
+    for key, names in elsewhere.items():
+        title = f"on the page{'s' * (len(names) > 1)} {', '.join(sorted(names))}"
+        by_names.setdefault(title, [Line(title, "dim")]).extend(_draw_key(key, width))
+    return list(by_names.values())
+
+
+def _find_height(lines: list[Line]) -> int:
+    """The least height of three columns in which all lines have room."""
+    return next(high for high in range(-(-len(lines) // 3), len(lines) + 1) if _flow_into(lines, high)[-1:])
+
+
+def _flow_into(lines: list[Line], height: int) -> list[list[Line]]:
+    """Three columns of at most `height` lines; empty where they do not suffice. No column begins with the
+    further lines of a key or a word, or ends with a title."""
+    columns: list[list[Line]] = []
+    begin = 0
+    for _ in range(3):
+        end = min(begin + height, len(lines))
+        while begin < end < len(lines) and (_goes_on(lines[end]) or not _goes_on(lines[end - 1], 2)):
+            end -= 1
+        columns.append(lines[begin:end])
+        begin = end
+    return columns if begin == len(lines) else []
+
+
+def _goes_on(line: Line, cells: int = 4) -> bool:
+    """Whether a line is indented by at least so many cells."""
+    return str(line).startswith(" " * cells)
 
 
 def _draw_signs(width: int) -> list[Line]:

@@ -181,6 +181,13 @@ OUTSIDE_STEPS: tuple[LedgerClass, ...] = ("start", "stalled", "restart", "end")
 DATA_PCT = 10.0
 """Least share of step time, in percent, that every rank loads data for, from which on more workers help."""
 
+COMPUTE_PCT, TRANSFER_PCT = 50.0, 25.0
+"""Least shares of step time, in percent, from which on it is said that every rank computes, or that every
+rank transfers gradients, for so long."""
+
+MOST_UNKNOWN_PCT = 5.0
+"""Share of a rank's step time, in percent, up to which such a share is certain."""
+
 MAX_WAITED_FOR = 32
 """Most (rank, place) in a frame."""
 
@@ -219,12 +226,41 @@ class Ledger:
 
         Both are sums over the run, so that loading in bursts counts as much as loading in each step.
         """
+        least_pct = self._find_least_pct(("data",))
+        return least_pct if least_pct is not None and least_pct >= DATA_PCT else None
+
+    @property
+    def compute_pct_of_all(self) -> float | None:
+        """The least share of step time, in percent, that a rank computes for; None: below COMPUTE_PCT, or too
+        much of the time is not known."""
+        return self._pct_from(("forward", "own_backward", "optimizer"), COMPUTE_PCT)
+
+    @property
+    def transfer_pct_of_all(self) -> float | None:
+        """The least share of step time, in percent, that a rank transfers gradients for while it computes
+        nothing; None: below TRANSFER_PCT, or too much of the time is not known."""
+        return self._pct_from(("transfer",), TRANSFER_PCT)
+
+    def _pct_from(self, names: tuple[LedgerClass, ...], least_pct: float) -> float | None:
+        unknown_pct, pct = self._find_most_pct("unknown"), self._find_least_pct(names)
+        is_certain = unknown_pct is not None and unknown_pct <= MOST_UNKNOWN_PCT
+        return pct if is_certain and pct is not None and pct >= least_pct else None
+
+    def _find_step_seconds(self) -> Column | None:
+        """(ranks,) seconds of step time; None: some rank has none."""
         outside_s = np.sum([self.seconds_of(name) for name in OUTSIDE_STEPS], axis=0)
-        step_s = self.ranks.elapsed_s - outside_s
-        if not len(step_s) or not (step_s > 0).all():
+        step_s = np.asarray(self.ranks.elapsed_s - outside_s)
+        return step_s if len(step_s) and (step_s > 0).all() else None
+
+    def _find_least_pct(self, names: tuple[LedgerClass, ...]) -> float | None:
+        step_s = self._find_step_seconds()
+        if step_s is None:
             return None
-        least_pct = 100 * float((self.ranks.data_s / step_s).min())
-        return least_pct if least_pct >= DATA_PCT else None
+        return 100 * float((np.sum([self.seconds_of(name) for name in names], axis=0) / step_s).min())
+
+    def _find_most_pct(self, name: LedgerClass) -> float | None:
+        step_s = self._find_step_seconds()
+        return None if step_s is None else 100 * float((self.seconds_of(name) / step_s).max())
 
     @property
     def total_s(self) -> float:

@@ -309,6 +309,22 @@ def _with_data_loading(frame: Frame, detail: str) -> str:
     return " · ".join(filter(None, (loads, detail)))
 
 
+def time_use_phrase(frame: Frame) -> str:
+    """`every rank computes for 82% of step time`: what an even run spends its time on, in the sums of the
+    whole run; empty where nothing has so much of it, or it is not certain. Data loading, which has a remedy,
+    is said in its place."""
+    ledger, n_ranks = frame.ledger, frame.run.world_size
+    # Of some trainings it is not known how much of backward is waiting.
+    is_divided = not limits_phrase(frame.run) and data_pct_of_all(frame) is None
+    if ledger is None or ledger.run.steps < FEW_STEPS or not is_divided:
+        return ""
+    who = "the rank" if n_ranks == 1 else "every rank"
+    if ledger.transfer_pct_of_all is not None:
+        return f"{who} transfers gradients for {percent(ledger.transfer_pct_of_all)} of step time"
+    computes_pct = ledger.compute_pct_of_all
+    return "" if computes_pct is None else f"{who} computes for {percent(computes_pct)} of step time"
+
+
 LONGER_PHASE_SHARE = 0.5
 """Share of a rank's lateness at collectives by which one of its phases is longer, if that is named."""
 
@@ -455,6 +471,7 @@ def _judge_cost(frame: Frame) -> Verdict:
     so_far = f" in {frame.group.window_steps} steps so far" if few else ""
     if cost < UNEVEN_PCT:
         who = f"no rank is slow{so_far}"
+        detail = " · ".join(filter(None, (time_use_phrase(frame), detail)))
         return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     who = f"no rank is slow{so_far}" if few else "no rank is consistently slow"
     most = most_waited_for(frame)

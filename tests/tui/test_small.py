@@ -522,3 +522,34 @@ def test_what_a_figure_says_ends_with_a_clause() -> None:
 def test_a_rank_that_has_finished_is_in_no_phase() -> None:
     assert "in backward" not in "\n".join(map(str, lines_of("finished", "rank", "80x24")))
     assert "in backward" in "\n".join(map(str, lines_of("dead", "rank", "80x24")))
+
+
+def used(**seconds: float) -> Frame:
+    """An even run of which every rank has spent 100 s of step time so."""
+    frame = live()
+    of_ranks = {name: [of_rank_s] * 4 for name, of_rank_s in seconds.items()}
+    return replace(frame, ledger=ledger(elapsed_s=100.0, **of_ranks))
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (
+            used(forward=20.0, own_backward=40.0, optimizer=11.0, transfer=24.0, between=5.0),
+            "computes for 71%",
+        ),
+        (used(forward=20.0, own_backward=40.0, transfer=40.0), "transfers gradients for 40%"),
+        (used(forward=20.0, own_backward=20.0, transfer=10.0, between=50.0), ""),
+        (used(forward=30.0, own_backward=60.0), ""),  # the rest is not known
+        (used(data=20.0, forward=30.0, own_backward=50.0), "loads data for 20%"),
+    ],
+)
+def test_an_even_run_says_what_its_time_goes_to(frame: Frame, words: str) -> None:
+    detail = verdict(frame).detail
+    begin = f"every rank {words} of step time · " if words else ""
+    assert detail.startswith(f"{begin}median step 26.6 ms")
+    if not words:
+        assert "every rank" not in detail
+    else:
+        shown = sketch(FakeSource(frame), (80, 24)).splitlines()
+        assert shown[2].startswith(f"▌  every rank {words} of step time")

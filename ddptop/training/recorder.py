@@ -1,4 +1,4 @@
-"""One flat record per optimizer step, written by the training thread.
+"""The stamps of each optimizer step, taken on the training thread.
 
 A step runs from the end of the last optimizer step before it to the end of its own last optimizer step,
 so that its data, forward, backward and optimizer times are in it in causal order. Whether an optimizer step
@@ -728,7 +728,11 @@ class Recorder:
 
     def _do_between_steps(self) -> None:
         for _ in range(len(self.between_steps)):
-            self.between_steps.popleft()()
+            try:
+                action = self.between_steps.popleft()
+            except IndexError:  # the publisher has just taken it back (`StepHold.end_hold`)
+                return
+            action()
 
 
 class OptimizerNumbers(dict[int, int]):

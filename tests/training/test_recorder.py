@@ -358,6 +358,18 @@ def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
     assert len(recorder.calls) == MAX_CALLS
 
 
+def test_a_task_that_is_taken_back_while_a_step_ends_is_not_run(clock: Clock) -> None:
+    loop = Loop(clock)
+    done: list[int] = []
+    loop.recorder.do_between_steps(loop.recorder.between_steps.clear)  # as another thread does just then
+    loop.recorder.do_between_steps(lambda: done.append(1))
+    for _ in range(3):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    assert loop.recorder.step == 2 and not done
+
+
 def test_a_task_runs_once_between_two_steps(clock: Clock) -> None:
     loop = Loop(clock)
     done: list[int] = []

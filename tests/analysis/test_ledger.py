@@ -321,6 +321,27 @@ def test_an_evaluation_within_a_declared_phase_is_one() -> None:
     assert ledger.ranks.phase_s[0] == pytest.approx(1.5, rel=0.01)
 
 
+@pytest.mark.parametrize(("version", "evaluates_s"), [(VERSION, 5.0), (MEASURES_ASIDE, 0.0)])
+def test_an_evaluation_after_the_last_step_is_one(version: int, evaluates_s: float) -> None:
+    """A recording that was begun before shows what it showed. The pause beside it stays the end."""
+    world = World(2, own=True)
+    reducer = with_measured(world, version)
+    run_world(world, reducer, 20)
+    last_us = world.now_us
+    for tenth in range(10, 61, 5):
+        beat = world.progress(0, last_us + tenth * 100_000, activity=int(Activity.EVALUATE))
+        reducer.feed(beat)
+    reducer.feed(saved(world, 1, last_us + 3_000_000, 2_000_000))
+    world.now_us = last_us + 8_000_000
+    feed_together(reducer, [*(world.bye(rank) for rank in range(2)), world.run("finished", 0)])
+    ranks = ledger_of(world, reducer).ranks
+    assert ranks.evaluation_s.tolist() == pytest.approx([evaluates_s, 0.0], abs=0.01)
+    saves_s = 2.0 if version == VERSION else 0.0
+    assert ranks.saving_s.tolist() == pytest.approx([0.0, saves_s], abs=0.01)
+    assert ranks.end_s.tolist() == pytest.approx([8.0 - evaluates_s, 8.0 - saves_s], abs=0.01)
+    assert_adds_up(ledger_of(world, reducer), world.now_us / 1e6)
+
+
 def test_of_an_evaluation_without_batches_heartbeats_tell_the_length() -> None:
     world = World(2, own=True)
     reducer = with_measured(world)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-VERSION = 4
+VERSION = 5
 """Version of the layout, and of what the sums mean. A reader takes no sums of later versions."""
 
 SCALES_DEAR = 2
@@ -59,7 +59,10 @@ MEASURES_ASIDE = 3
 SAME_LENGTH = 4
 """From this version on, rare waits for a rank and for others count from the same length on (`RareWaits`)."""
 
-VERSION_LENGTHS = {1: 10, 2: 11, 3: 11, VERSION: 11}
+MARKS_THE_END = 5
+"""From this version on, what a rank did after its last step is no longer all `end` (`marks_the_end`)."""
+
+VERSION_LENGTHS = {1: 10, 2: 11, 3: 11, 4: 11, VERSION: 11}
 """Parts of the sums of each version."""
 
 STEPS_APART = 32

@@ -383,6 +383,8 @@ class RunLedger:
         """Whether an evaluation is as long as its rank has measured it, and a rank is waited for in it, in a
         save or in a declared phase as in any place. In earlier versions an evaluation took all of its step
         outside the phases, and decided by being there."""
+        self.marks_the_end = False
+        """Whether evaluations, saves and declared phases after the last step have their own class."""
         self.rare_waits = EARLIER_WAITS
         self.waits: WaitSums = {}
         self.n_steps = 0
@@ -739,6 +741,24 @@ class RunLedger:
     def _add_mark(self, mark: MarkedSpan) -> None:
         if len(self.marks) < MAX_MARKS:
             self.marks.append(mark)
+
+    def aside_after_last_step(self) -> dict[AsidePlace, Column]:
+        """(ranks,) ms of evaluations, saves, compilations and declared phases after each rank's last complete
+        step, by place; empty where nothing is known of them."""
+        aside: dict[AsidePlace, Column] = {}
+        for mark in self.marks if self.marks_the_end else ():
+            if mark.rank >= len(self.end_ns) or self.end_ns[mark.rank] == NOT_BEGUN:
+                continue
+            others = [other for other in self.marks if other.rank == mark.rank and not other.is_heard]
+            if mark.is_heard and any(_overlap_ns(other, mark[1:3]) for other in others):
+                continue  # its rank has measured it
+            last_end_ns = int(self.end_ns[mark.rank] - self.shift_ns[mark.rank])
+            within = max(mark.begin_ns, last_end_ns), mark.end_ns
+            inner = [other for other in others if other.place in _INNER[mark.place]]
+            if within[0] < within[1]:
+                column = aside.setdefault(mark.place, np.zeros(len(self.end_ns)))
+                column[mark.rank] += round(_uncovered_ns(within, inner) / NS_PER_MS)
+        return aside
 
     def _take_marks(self, begin_ns: Integers, end_ns: Integers, *, begins_group: bool) -> list[AsideTime]:
         """Evaluations, saves, compilations and declared phases in these steps, (n, ranks) by the clocks of

@@ -277,12 +277,14 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
             run.note_signal(number)
-        if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command directly
+        # Both keys, Ctrl-C and the one that quits, reach the command directly.
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
             if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
                 run.prepare_end()
             process.send_signal(number)
 
-    forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    forwarded = (*ending, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, forward) for number in forwarded}
     try:
         code = process.wait()

@@ -360,10 +360,10 @@ def test_ctrl_c_while_torch_is_imported_ends_at_once_and_without_a_traceback(hom
     assert not [path for path in home.rglob("*") if path.is_file() and path.suffix != ".py"]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) -> None:
-    wait = "import signal, sys; print('up', flush=True); signal.sigwait({2, 15}); sys.exit(9)"
-    code = wait.replace("print", "signal.pthread_sigmask(signal.SIG_BLOCK, {2, 15}); print")
+    wait = "import signal, sys; print('up', flush=True); signal.sigwait({2, 3, 15}); sys.exit(9)"
+    code = wait.replace("print", "signal.pthread_sigmask(signal.SIG_BLOCK, {2, 3, 15}); print")
     with started(
         [*DDPTOP_RUN, "--ddptop-exec", sys.executable, "-c", code], environment(home), home
     ) as process:
@@ -371,6 +371,8 @@ def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) 
         assert process.stdout.readline() == "up\n"
         process.send_signal(sign)
         assert process.wait(DEADLINE_S) == 9
+        assert process.stderr is not None
+        assert "no training step was seen" in own_lines(process.stderr.read())[-1], "the run is ended"
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
     if summary.recording:
         parts.append(f"recorded in {summary.recording}")
     if summary.note:
-        parts.append(summary.note)
+        # The run is over: nothing goes on any more.
+        parts.append(summary.note.removeprefix("recording goes on: "))
     if summary.lost:
         parts.append(f"{counted(summary.lost, 'record')} lost")
     return ", ".join(parts)

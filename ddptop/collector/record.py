@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_NS = 1_000_000_000
 """One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
+
+
+def note_kind(note: str) -> str:
+    """What kind of trouble a note tells: `recording near its limit`, whatever is left out by now."""
+    return re.sub(r"[\d,]+", "", note.partition(":")[0])
 
 
 class Record:

@@ -28,7 +28,7 @@ from ddptop.collector.alert_calls import VARIABLE, AlertCalls
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
-from ddptop.collector.record import Counts, EarlierRun, Record, open_earlier
+from ddptop.collector.record import Counts, EarlierRun, Record, note_kind, open_earlier
 from ddptop.collector.remote_hosts import OwnHost, RemoteHosts
 from ddptop.collector.sample_requests import SampleRequests
 from ddptop.collector.simulated_hosts import MESSAGES
@@ -395,7 +395,10 @@ class Collector:
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost, note = self._counts.lost, self._record.trouble_note
-        notices = {"lost": f"{counted(lost, 'record')} lost so far" if lost else None, note: note}
+        notices = {
+            "lost": f"{counted(lost, 'record')} lost so far" if lost else None,
+            note and note_kind(note): note,
+        }
         notices |= {"serve": self._remark, "listen": self.server.remark, "on-alert": self._calls.remark}
         for kind, text in notices.items():
             if kind is not None and text is not None and kind not in self._notified:

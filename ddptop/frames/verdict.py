@@ -12,7 +12,7 @@ from ddptop.frames.bill import ledger_place_phrase
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of, word_of_state
-from ddptop.frames.numbers import age, clock, duration, fixed, percent, signed
+from ddptop.frames.numbers import age, clock, counted, duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     IF_HIDDEN,
     RECORDING_ENDS,
@@ -268,7 +268,7 @@ def step_line(frame: Frame) -> str:
         return ""
     text = median_phrase(group.step_ms_p50, group.steps_per_s)
     if group.window_steps < min(WINDOW, group.step + 1):
-        text += f" over the last {group.window_steps} steps"
+        text += f" over the last {counted(group.window_steps, 'step')}"
     late = frame.straggler
     if late is not None and late.group:
         # Known by launches: own times, of which the other figures are made, include the waiting.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,6 +122,8 @@ def test_the_window_follows_the_onset() -> None:
     assert (said.kind, said.sign) == ("suspect", "busy")
     assert said.sentence.endswith("· waiting costs 93%")
     assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without waiting")
+    one_step = replace(found, group=replace(found.group, window_steps=1))
+    assert verdict(one_step).detail.startswith("median step 188.0 ms over the last 1 step ·")
     feed_together(reducer, world.steps(52))
     found = frame_of(reducer, world)
     assert found.straggler is not None

@@ -149,6 +149,8 @@ def test_one_step_and_one_record_are_no_plurals() -> None:
     for code in (0, 1):
         said = "no training step was seen: 2 ranks have their process group"
         assert watched_run.describe_summary(came, code) == said
+    went_on = replace(none, steps=8, note="recording goes on: the disk had taken nothing for a time (full)")
+    assert watched_run.describe_summary(went_on, 0) == "9 steps, the disk had taken nothing for a time (full)"
     assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
     assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"
 

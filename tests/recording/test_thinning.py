@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.record import note_kind
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Card, Event, Flag, Message, Received, Steps
@@ -43,6 +44,8 @@ def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:
     assert notes[0] is None
     assert notes[1] == "recording near its limit: bucket detail is left out"
     assert "all but one of 2 steps" in str(notes[2])
+    kinds = {note_kind(note) for note in notes if note is not None and "near" in note}
+    assert kinds == {"recording near its limit"}, "it is said once in the launcher's terminal"
     with Recording.open(path) as recording:
         records = list(recording.records())
     assert sum(r.message.kind == "mute" for r in records if isinstance(r.message, Event)) == events

@@ -653,21 +653,20 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
     `compute_own_times`, changed in place; `kinds`: of the steps with bucket detail, by their indices.
     """
     exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
-    for i, kind in kinds.items():
+    for kind, of_kind in groupby(kinds, key=kinds.__getitem__):
         if len(kind.launched) != 1:
             continue
         part, numbers, *_ = kind.launched[0]
         passes = backward_passes(numbers)
-        if not passes[-1]:
-            continue
-        of_part = batch.divided(i).of_parts[part]
-        cells = of_part.launches(len(numbers)).astype(np.float64)[~of_part.joined] / 1000.0
-        if cells.min() < 0:
-            continue
-        ready, ended = cells[..., 1], cells[..., 1] + cells[..., 2]
-        transfer = sum(
-            (ended[:, of_pass].max(axis=1) - ready[:, of_pass].max(axis=1)).min()
-            for of_pass in (passes == number for number in range(passes[-1] + 1))
-        )
-        members = list(batch.divisions[i].parts[part].scope.ranks)
-        wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])
+        for i in of_kind if passes[-1] else ():
+            of_part = batch.divided(i).of_parts[part]
+            cells = of_part.launches(len(numbers)).astype(np.float64)[~of_part.joined] / 1000.0
+            if cells.min() < 0:
+                continue
+            ready, ended = cells[..., 1], cells[..., 1] + cells[..., 2]
+            transfer = sum(
+                (ended[:, of_pass].max(axis=1) - ready[:, of_pass].max(axis=1)).min()
+                for of_pass in (passes == number for number in range(passes[-1] + 1))
+            )
+            members = list(batch.divisions[i].parts[part].scope.ranks)
+            wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])

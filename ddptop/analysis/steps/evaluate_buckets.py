@@ -84,20 +84,34 @@ def kinds_of_steps(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[i
     numbers in the block."""
     whole = [number for number, step in steps.items() if step.of_parts == (step.step,)]
     launched = dict(zip(whole, bucket_times.launched(block, np.array(whole, np.int64)), strict=True))
-    kinds = {}
+    of_whole: dict[tuple[int, tuple[int, ...] | None], Kind] = {}  # mostly one, of thousands of steps
+    kinds: dict[int, Kind] = {}
     for number, step in steps.items():
-        launched_parts = []
-        parts = zip(step.parts, step.of_parts, step.compared, strict=True)
-        for i, (part, of_part, compared) in enumerate(parts):
-            if of_part is step.step:
-                numbers = launched[number]
-            else:
-                (numbers,) = bucket_times.launched(of_part.block, np.array([of_part.at]))
-            if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
-                launched_parts.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
-        if launched_parts:
-            kinds[number] = Kind(step.division.version, tuple(launched_parts))
-    return kinds
+        if number not in launched:
+            kinds[number] = _kind_of(
+                step, [bucket_times.launched(part.block, np.array([part.at]))[0] for part in step.of_parts]
+            )
+            continue
+        key = id(step.division), launched[number]
+        if key not in of_whole:
+            of_whole[key] = _kind_of(step, [launched[number]])
+        kinds[number] = of_whole[key]
+    return {number: kind for number, kind in kinds.items() if kind.launched}
+
+
+def _kind_of(step: DividedStep, launched: Sequence[tuple[int, ...] | None]) -> Kind:
+    """The kind of a step; `launched`: of each part, as returned by `bucket_times.launched`."""
+    parts = enumerate(zip(step.parts, launched, step.compared, strict=True))
+    return Kind(
+        step.division.version,
+        tuple(
+            [
+                (index, numbers, part.layout, id(part.buckets), compared.comparable)
+                for index, (part, numbers, compared) in parts
+                if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets)
+            ]
+        ),
+    )
 
 
 def needs_new_window(window: DetailWindow | None, step: DividedStep, kind: Kind) -> bool:

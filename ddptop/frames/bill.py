@@ -200,6 +200,7 @@ def _losses(ledger: Ledger, n_ranks: int) -> tuple[Loss, ...]:
             row.rank_seconds / max(1, n_ranks - 1),
         )
         for row in ledger.run.waited_for
+        if row.place != "unknown"  # "without rank 1 in no place longer than the others" helps nobody
     ]
     losses += [
         _loss(ledger, CLASSES[name].without, None, name, ledger.least_seconds_of(name))

@@ -73,6 +73,12 @@ def test_no_loss_gives_back_more_than_the_run() -> None:
     assert bill_of(made).losses[0].elapsed_s == 0.0
 
 
+def test_a_wait_in_no_known_place_is_no_loss_that_can_be_mended() -> None:
+    rows = (waited(0, "unknown", 40.0, steps=4, each_s=10), waited(1, "data", 20.0, steps=4, each_s=5))
+    bill = bill_of(ledger(elapsed_s=100.0, waiting=[20.0, 40.0], waited_for=rows))
+    assert [loss.what for loss in bill.losses] == ["rank 1 in data loading"]
+
+
 def test_a_wide_page_has_the_step_of_a_loss_whole() -> None:
     made = checkpoints()
     longest = replace(made.run.waited_for[0], steps=12_345, n_dear=1, n_dear_in_all=1, longest_step=1_234_567)

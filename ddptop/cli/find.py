@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.cli.commands.base import COMPARES
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.frames.numbers import percent
 from ddptop.protocol.outlets import print_over
@@ -285,13 +286,19 @@ def _begins_with(run: RunFile, word: str) -> bool:
     return run.name.startswith(word) or run.run_id.startswith(word)
 
 
-_COMPARES = "ddptop check NEW --against BASE compares runs, ddptop replay NEW --compare BASE shows both"
 _LISTS = "ddptop ls lists live runs and recordings"
 _STARTS = "ddptop-run SCRIPT starts a training"
+_OPENS = "ddptop RUN opens a live run, ddptop FILE a recording"
+_ENDS = "ddptop ends no training: press Ctrl-C where it was started"
 
 OTHER_WORDS = {
-    "compare": _COMPARES,
-    "diff": _COMPARES,
+    "compare": COMPARES,
+    "diff": COMPARES,
+    "open": _OPENS,
+    "show": _OPENS,
+    "view": _OPENS,
+    "stop": _ENDS,
+    "kill": _ENDS,
     "list": _LISTS,
     "runs": _LISTS,
     "run": _STARTS,
@@ -308,6 +315,8 @@ OTHER_WORDS = {
 def _no_such(word: str, names: Sequence[str]) -> str:
     if word in OTHER_WORDS:
         return f"no run is called {word!r}; {OTHER_WORDS[word]}"
+    if word.endswith(".py"):
+        return f"no run is called {word!r}; ddptop-run {word} starts it"
     near = get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no run is called {word!r}; {hint}ddptop ls lists live runs and recordings"

@@ -163,6 +163,8 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
         if summary.reached:
             return f"no training step was seen: {summary.reached}"
         hint = "" if exit_code else " (no torch imported, or no ddptop in the Python that trains)"
+        if os.environ.get("DDPTOP") == "0":
+            hint = " (DDPTOP=0 turns the recorder off)"
         return f"no training step was seen{hint}"
     parts = [
         counted(summary.records, "record") if summary.steps is None else counted(summary.steps + 1, "step")

@@ -185,6 +185,33 @@ def test_where_no_thread_can_be_started_a_line_says_so(
     assert capsys.readouterr().err.startswith("ddptop: no thread can be started")
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["new.ddptop", "base.ddptop"], "ddptop check NEW --against BASE compares runs"),
+        (["check", "new.ddptop", "base.ddptop"], "ddptop check NEW --against BASE compares runs"),
+        (["run", "--at", "50", "--once"], "--at is of ddptop replay"),
+        (["run", "--unknown"], "see ddptop --help"),
+        (["show", "run"], "ddptop FILE a recording"),
+        (["kill", "run"], "ddptop ends no training"),
+    ],
+)
+def test_what_a_user_may_have_meant_is_said(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert hint in err
+
+
+def test_a_script_in_place_of_a_run_is_told_its_launcher(
+    home_here: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train.py", "--once"]) == 3
+    assert capsys.readouterr().err == "ddptop: no run is called 'train.py'; ddptop-run train.py starts it\n"
+
+
 class DroppedWith:
     """Python drops what is raised while it is deleted."""
 

@@ -141,7 +141,8 @@ def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest
     assert "0.0.0.0" not in watched_run.how_to_watch("run", listen="0.0.0.0:7077")
 
 
-def test_one_step_and_one_record_are_no_plurals() -> None:
+def test_one_step_and_one_record_are_no_plurals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DDPTOP", raising=False)
     none = RunSummary(None, 0, 0, None, None)
     hint = " (no torch imported, or no ddptop in the Python that trains)"
     assert watched_run.describe_summary(none, 0) == f"no training step was seen{hint}"
@@ -149,6 +150,9 @@ def test_one_step_and_one_record_are_no_plurals() -> None:
     for code in (0, 1):
         said = "no training step was seen: 2 ranks have their process group"
         assert watched_run.describe_summary(came, code) == said
+    monkeypatch.setenv("DDPTOP", "0")
+    off = watched_run.describe_summary(none, 0)
+    assert off == "no training step was seen (DDPTOP=0 turns the recorder off)"
     went_on = replace(none, steps=8, note="recording goes on: the disk had taken nothing for a time (full)")
     assert watched_run.describe_summary(went_on, 0) == "9 steps, the disk had taken nothing for a time (full)"
     assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"

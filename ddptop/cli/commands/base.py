@@ -32,7 +32,22 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the mistake instead of printing the usage and leaving."""
         # Raised, so that `main` prints it as all other mistakes.
-        raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
+        raise CliError(f"{message}; {_hint_at(message) or f'see {self.prog} --help'}", Exit.USAGE)
+
+
+def _hint_at(message: str) -> str:
+    """What a user wants who gives a command more than it takes; empty: not known."""
+    if not message.startswith("unrecognized arguments:"):
+        return ""
+    words = message.split()
+    if any(word.endswith(".ddptop") for word in words):
+        return COMPARES
+    return next((f"{word} is of ddptop replay" for word in words if word in OF_REPLAY), "")
+
+
+COMPARES = "ddptop check NEW --against BASE compares runs, ddptop replay NEW --compare BASE shows both"
+
+OF_REPLAY = ("--at", "--speed", "--follow", "--compare")
 
 
 MIN_COLUMNS = 11

@@ -154,6 +154,8 @@ class HostWatch:
         for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
             if count.ended and self._ranks.take_unread(hello, now_ns):
                 fields: dict[str, Scalar] = {"session": hello.session, "steps": count.steps, "exact": True}
+                if count.finished:
+                    fields["finished"] = True
                 process = RankProcess(hello.session, hello.rank, hello.pid)
                 event = Event("unsent", now_ns, hello.rank, count.steps, fields)
                 self._ranks.report_message(event, now_ns, about=process)

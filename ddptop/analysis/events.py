@@ -37,12 +37,14 @@ from ddptop.frames.conditions import say
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 from ddptop.protocol.messages import (
+    FINISHED,
     IN_INITIALIZATION,
     LAUNCHER_SIGNAL,
     MILESTONE,
     REACH,
     RECORDED,
     UNRECORDED,
+    Bye,
 )
 
 if TYPE_CHECKING:
@@ -529,6 +531,10 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
         _log_event(state, event, text, t_ns, severity="warning")
+        if event.fields.get("finished") is True and rank_state.bye is None:  # its BYE was not taken either
+            rank_state.bye, rank_state.ended_ns = Bye(event.t_ns, FINISHED), t_ns
+            state.presence.note_change()
+            state.end.finished.add(event.rank)
     elif event.fields.get("has_counter") is False and rank_state.before_recording:
         return  # it was on its way to its first step
     elif not exact:

@@ -26,9 +26,11 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, MAX_STEP
 from ddptop.protocol.messages import Hello
 
-_HEAD = struct.Struct("=Q??")
-"""Begin of the file: steps, whether that is exact, whether the process exited in good order. The HELLO of
-the rank follows."""
+_HEAD = struct.Struct("=Q?B")
+"""Begin of the file: steps, whether that is exact, and whether the process exited in good order (1), having
+finished (2). The HELLO of the rank follows."""
+
+_ENDED, _FINISHED = 1, 2
 
 _NAME = "ddptop-steps-"
 _MAX_BYTES = 64 * 1024
@@ -43,6 +45,8 @@ class StepCount(NamedTuple):
     ended: bool
     """It has exited in good order, without an ack for all of its steps."""
     hello: Hello | None
+    finished: bool = False
+    """Neither an exception nor an exit code has ended it."""
 
 
 def step_counter_name(session: int) -> str:
@@ -104,7 +108,9 @@ def note_step_count(directory: Path, session: int, steps: int) -> None:
             os.close(file)
 
 
-def leave_step_count(directory: Path, hello: Hello, steps: int, unacked: int) -> None:
+def leave_step_count(
+    directory: Path, hello: Hello, steps: int, unacked: int, *, finished: bool = False
+) -> None:
     """In a rank that exits in good order: leave its number of steps where the last messages are not acked.
 
     The file is never made shorter: it may be mapped.
@@ -112,7 +118,10 @@ def leave_step_count(directory: Path, hello: Hello, steps: int, unacked: int) ->
     # All steps have arrived: a count would only be read for nothing.
     if not unacked:
         return remove_step_count(directory, hello.session)
-    path, head = directory / step_counter_name(hello.session), _HEAD.pack(steps, True, True)
+    path, head = (
+        directory / step_counter_name(hello.session),
+        _HEAD.pack(steps, True, _FINISHED if finished else _ENDED),
+    )
     with suppress(OSError):
         try:
             file, data = open_regular(path, NEW_FILE), head + encode(hello)
@@ -200,7 +209,9 @@ def _read_file(path: Path) -> StepCount | None:
     with suppress(ProtocolError):
         message = decode(data[_HEAD.size :])
     return (
-        StepCount(steps, exact, ended, message if isinstance(message, Hello) else None)
+        StepCount(
+            steps, exact, bool(ended), message if isinstance(message, Hello) else None, ended == _FINISHED
+        )
         if steps <= MAX_STEP
         else None
     )

@@ -448,7 +448,8 @@ class Publisher(threading.Thread):
 
     def _leave_step_count(self, unacked: int) -> None:
         """Where the last steps were not acked, leave their number in the run folder, to have them counted."""
-        leave_step_count(self._folder, self._make_hello(), self._recorder.step, unacked)
+        finished = self._exit_reason.reason == FINISHED
+        leave_step_count(self._folder, self._make_hello(), self._recorder.step, unacked, finished=finished)
 
     def _beginning(self) -> Event:
         """What the HELLO did not say that was sent before this session began."""

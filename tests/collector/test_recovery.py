@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.cli.find import RecordingEntry
 from ddptop.cli.runs import of_recording
 from ddptop.collector.record import PROGRESS_EVERY_NS
@@ -311,22 +312,28 @@ def test_steps_that_nobody_took_at_the_end_are_counted_by_the_next_collector(sta
     assert stage.finish(stage.collector())["lost"] == 2 * 90_000 - kept
 
 
-def test_ranks_whose_hello_nobody_read_are_counted(stage):
+@pytest.mark.parametrize("finished", [True, False])
+def test_ranks_whose_hello_nobody_read_are_counted(stage, finished):
+    """Of a training that was shorter than the collector's start. What finished is not lost."""
     dead = stage.spawn("-c", "")
     dead.wait()
     now_ns, unix_ns = time.monotonic_ns(), time.time_ns()
     for rank, run_id in ((0, "run"), (1, "run"), (2, "another")):
         clocks = {"monotonic_ns": now_ns, "unix_ns": unix_ns}
         message = hello(rank, 3, run_id=run_id, session=500 + rank, pid=dead.pid, **clocks)
-        leave_step_count(stage.directory, message, 70 + rank, 1)
+        leave_step_count(stage.directory, message, 70 + rank, 1, finished=finished)
     summary = stage.finish(stage.collector())
     assert (summary["steps"], summary["records"], summary["lost"]) == (None, 0, 70 + 71)
     with Recording.open(stage.recording) as recording:
         told = [r.message for r in recording.records() if getattr(r.message, "kind", "") == "unsent"]
+        reducer = Reducer()
+        for received in recording.records():
+            reducer.feed(received)
     assert [(event.rank, event.fields["steps"], event.fields["exact"]) for event in told] == [
         (0, 70, True),
         (1, 71, True),
     ]
+    assert [rank.finished for rank in reducer.state.ranks[:2]] == [finished] * 2
     assert frame_at(stage.recording, None).lost_records == 70 + 71
 
 

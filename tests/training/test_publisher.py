@@ -239,7 +239,7 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     monkeypatch.delenv("DDPTOP_RUN_DIR")  # the script has left its run
     publisher.start()
     end(publisher)
-    count = StepCount(41, True, True, HELLO)
+    count = StepCount(41, True, True, HELLO, finished=True)
     assert read_step_count(tmp_path, 77) == count
     assert unread_counts(tmp_path, "run", ()) == [(HELLO, count)]
     assert not unread_counts(tmp_path, "run", (77,))

@@ -33,6 +33,7 @@ from ddptop.render.text import clean_text
 from ddptop.sources.base import Source, error_line
 from ddptop.tui.actions import Actions
 from ddptop.tui.all_views import VIEWS
+from ddptop.tui.gpu_past import GpuPast
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do
 from ddptop.tui.lines_widget import LinesWidget, WithoutColour
 from ddptop.tui.runs import Runs
@@ -121,6 +122,7 @@ class DdptopApp(Actions, App[None]):
         self._last_seen: tuple[Frame | None, str | None, str | None] = (None, None, None)
         self._requested = ""
         self._n_drawn = 0
+        self._gpu_past = GpuPast()
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
@@ -216,6 +218,7 @@ class DdptopApp(Actions, App[None]):
         # Written by the driver, so that it cannot come in the middle of an escape sequence of a picture.
         if called and self._driver is not None and not self.is_headless:
             self._driver.write(called)
+        self._gpu_past.notice(seen[0], self.place.rank)
         if not self.frozen:
             self.follow_start(seen[0])
         return self.repaint()
@@ -261,6 +264,7 @@ class DdptopApp(Actions, App[None]):
             where=getattr(self.source, "where", ""),
             other=second_frame() if second_frame is not None else None,
             guide="" if self._guide is None else self._guide(self.shown),
+            gpu_past=self._gpu_past,
         )
 
     def action_key(self, name: str) -> None:

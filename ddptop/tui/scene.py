@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.frame import Frame
     from ddptop.render.chart import Scale
+    from ddptop.tui.gpu_past import GpuPast
     from ddptop.tui.runs import RunChoice
 
 
@@ -432,6 +433,8 @@ class Scene(RenderContext):
     """The frame of a second recording at this moment, where two are shown."""
     guide: str = field(default="", kw_only=True)
     """The demo's explanation of the picture, in a quiet line; empty: none."""
+    gpu_past: GpuPast | None = field(default=None, kw_only=True, compare=False)
+    """What the screen has seen of the GPUs; None: nothing is kept."""
 
     @property
     def marked(self) -> int | None:

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from ddptop.render.text import ASCII
 from ddptop.tui.app import Actions, DdptopApp
+from ddptop.tui.gpu_past import GpuPast
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture, without_frame
 from tests.tui.fake import FakeSource
@@ -40,6 +41,7 @@ class Sketch(Actions):
         self.failures: list[str] = []
         self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
         self.save_to, self._requested = None, ""
+        self.gpu_past = GpuPast()
         if like is None:
             self.repaint()
         else:
@@ -53,6 +55,7 @@ class Sketch(Actions):
         width, height = self.size
         self.shown = self.shown if self.frozen else self.source.latest()
         prompt = self.place.prompt
+        self.gpu_past.notice(self.source.latest(), self.place.rank)
         if self.shown is None:
             page = without_frame(self.place, self.source.status(), width, height, self.ascii_only)
         else:
@@ -81,6 +84,7 @@ class Sketch(Actions):
             newest=newest,
             status=source.status(),
             failure=source.failure(),
+            gpu_past=self.gpu_past,
         )
 
     def press(self, *keys: str) -> str:

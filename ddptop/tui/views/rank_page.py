@@ -34,6 +34,7 @@ from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.sampled_stack import tree_lines
 from ddptop.render.text import text_width, wrap_lines
+from ddptop.tui.gpu_past import KEPT_S
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from ddptop.frames.figures import Figure
     from ddptop.frames.frame import GpuFacts, LoggedScalar
     from ddptop.frames.history import RankSteps
+    from ddptop.tui.gpu_past import GpuSeries
     from ddptop.tui.screen import Screen
 
 MAX_GROUPS = 3
@@ -67,10 +69,36 @@ def draw_extras(scene: Scene, rank: int, width: int) -> list[Line]:
     """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
     lines = [join_parts(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
+    if lines and width < GPU_CHARTS_FROM:
+        lines[-1] = _add_gpu_use(scene, rank, lines[-1], width)
     for parts in _draw_groups(scene, rank):
         lines += join_in_lines(parts, width)
     lines += [_draw_all_logged(scene, rank, width)] if scene.frame.logged else []
     return [line for line in lines if line.width]
+
+
+GPU_CHARTS_FROM = 120
+"""Cells of a page from which the past of the GPU has charts; on a narrower one its use is a row of bars."""
+
+USE_CELLS = 16
+
+USE_LEVELS, USE_LEVELS_ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+
+
+def _add_gpu_use(scene: Scene, rank: int, line: Line, width: int) -> Line:
+    """The line with the mean use of the GPU in each bit of the last minutes, where there is room for it."""
+    past = None if scene.gpu_past is None else scene.gpu_past.series_of(rank)
+    begin = width - USE_CELLS - len("use ")
+    if past is None or line.width >= begin:
+        return line
+    # A bit is a fixed span of the run: what is past stays as it is, and moves on by a cell at a time.
+    bits = (past.time_s / (KEPT_S / USE_CELLS)).astype(int)
+    levels, signs = USE_LEVELS_ASCII if scene.ascii_only else USE_LEVELS, ""
+    for bit in range(bits[-1] - USE_CELLS + 1, bits[-1] + 1):
+        of_bit = past.util_pct[(bits == bit) & np.isfinite(past.util_pct)]
+        level = int(of_bit.mean() / 100 * len(levels)) if len(of_bit) else None
+        signs += " " if level is None else levels[min(max(level, 0), len(levels) - 1)]
+    return line.pad(begin).add("use ", "faint").add(signs, "edge")
 
 
 def _draw_groups(scene: Scene, rank: int) -> Iterator[list[Line]]:
@@ -348,6 +376,49 @@ def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     return [table.draw_head(columns), *(table.draw_row(columns, index) for index in range(len(newest)))]
 
 
+GPU_CELLS, LEAST_GPU_CHARTS = 44, 6
+"""Cells right of the single steps, and lines, from which the past of the GPU has a place there."""
+
+GPU_SCALE = 100.0
+"""Percent: the scale of use and memory always ends there."""
+
+
+def _draw_steps_and_gpu(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
+    """The single steps, and right of them the past of the GPU where there is one and room for it."""
+    steps = _draw_steps(focus, width, height)
+    begin = max((line.width for line in steps), default=0) + 3
+    room = width - begin
+    past = None if scene.gpu_past is None else scene.gpu_past.series_of(focus.rank)
+    if past is None or room < GPU_CELLS or height < LEAST_GPU_CHARTS:
+        return steps
+    return side_by_side(steps, _draw_gpu_past(scene, past, room, height), begin)
+
+
+def _draw_gpu_past(scene: Scene, past: GpuSeries, width: int, height: int) -> list[Line]:
+    """Use, memory, power and temperature since this screen is open: two charts abreast, two below each other
+    where they have the lines."""
+    happened = find_happened(scene)
+    span = Line(f"last {age(float(past.time_s[-1] - past.time_s[0]))}", "faint")
+    curves = [
+        Curve(
+            [Line(f"GPU {name} ", "dim").add(fixed(float(values[-1]), 0), "strong"), span],
+            past.time_s, values, "area", zero=True, reach=reach, happened=happened, span_s=KEPT_S,
+        )
+        for name, values, reach in (
+            ("use %", past.util_pct, GPU_SCALE), ("memory %", past.mem_pct, GPU_SCALE),
+            ("power W", past.power_w, None), ("temperature °C", past.temp_c, None),
+        )
+        if np.isfinite(values).any()
+    ]  # fmt: skip
+    half = (width + 1) // 2
+    n_bands = 2 if len(curves) > 2 and height >= 2 * LEAST_GPU_CHARTS else 1
+    high, lines = height // n_bands, []
+    for pair in (curves[:2], curves[2:])[:n_bands]:
+        drawn = [draw_chart(curve, half - 2, high, scene.ascii_only).lines for curve in pair]
+        lines += side_by_side(drawn[0], drawn[1], half) if len(drawn) > 1 else drawn[0] if drawn else []
+    return lines
+
+
 COUNTS = sorted(
     (figure for figure in FIGURES if figure.page_place is not None), key=lambda one: one.page_place or 0
 )
@@ -453,4 +524,4 @@ class RankView(OneRankView):
             tall = min(12, max(5, room // 2))
             lines += [*([draw_rule(width)] if room >= 6 else []), *_draw_charts(scene, focus, width, tall)]
             room = height - len(lines) - 1
-        return Page([*lines, *_draw_steps(focus, width, room + 1)][:height])
+        return Page([*lines, *_draw_steps_and_gpu(scene, focus, width, room + 1)][:height])

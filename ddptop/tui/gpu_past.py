@@ -1,0 +1,71 @@
+"""The past of the ranks' GPUs: a frame has the newest reading alone, so the screen keeps what it has seen."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame, GpuFacts
+
+KEPT_S = 300
+"""Seconds that are kept, a reading for each: the agents read the GPUs about once a second."""
+
+MOST_RANKS = 64
+"""Ranks up to which all are kept; of more only the one whose page may be open: readings of thousands would
+take 20 MB and more."""
+
+
+class GpuSeries(NamedTuple):
+    """Readings of one GPU, oldest first. NaN: not reported."""
+
+    time_s: Column
+    """In seconds since the run began."""
+    util_pct: Column
+    mem_pct: Column
+    """Of the memory of the GPU."""
+    power_w: Column
+    temp_c: Column
+
+
+class GpuPast:
+    """What this screen has seen of the GPUs of one run."""
+
+    def __init__(self) -> None:
+        self._run: tuple[str, float] = ("", 0.0)
+        self._readings: deque[tuple[float, dict[int, tuple[float, ...]]]] = deque(maxlen=KEPT_S)
+
+    def notice(self, frame: Frame | None, rank: int) -> None:
+        """Keep the readings of a frame, of the ranks or of this one. Of another run, or before what is kept,
+        they are a new beginning."""
+        if frame is None or not frame.gpus:
+            return
+        run = (frame.run.name, frame.run.started_at)
+        now_s = frame.unix_s - frame.run.started_at
+        if run != self._run:
+            self._run = run
+            self._readings.clear()
+        while self._readings and self._readings[-1][0] > now_s:
+            self._readings.pop()
+        if self._readings and now_s - self._readings[-1][0] < 1.0:
+            return
+        facts = frame.gpus
+        if len(facts) > MOST_RANKS:
+            facts = tuple(gpu for gpu in facts if gpu.rank == rank)
+        self._readings.append((now_s, {gpu.rank: _read(gpu) for gpu in facts}))
+
+    def series_of(self, rank: int) -> GpuSeries | None:
+        """What is kept of a rank's GPU; None: fewer than two readings."""
+        of_rank = [(now_s, *readings[rank]) for now_s, readings in self._readings if rank in readings]
+        return GpuSeries(*np.array(of_rank, float).T) if len(of_rank) > 1 else None
+
+
+def _read(gpu: GpuFacts) -> tuple[float, ...]:
+    mem_pct = None
+    if gpu.mem_bytes is not None and gpu.mem_total_bytes:
+        mem_pct = 100 * gpu.mem_bytes / gpu.mem_total_bytes
+    values = (gpu.util_pct, mem_pct, gpu.power_w, gpu.temp_c)
+    return tuple(float("nan") if value is None else float(value) for value in values)

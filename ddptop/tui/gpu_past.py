@@ -26,7 +26,7 @@ class GpuSeries(NamedTuple):
     """In seconds since the run began."""
     util_pct: Column
     mem_pct: Column
-    """Of the memory of the GPU."""
+    """Used memory, of all that the GPU has."""
     power_w: Column
     temp_c: Column
 

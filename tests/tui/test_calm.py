@@ -29,6 +29,7 @@ from tests.recording.replays import complete_frame, replay_to_steps
 from tests.truth import traces
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, history, live, replay, straggler
+from tests.tui.fake_views import timeline
 from tests.tui.gallery import PAGES, SIZES
 from tests.tui.troubles import died, missing
 
@@ -232,6 +233,27 @@ def test_rare_values_that_come_and_go_shade_the_heat_map_seldom_anew(metric: str
     keys = ["4", *["m"] * HEAT_FIGURES.index(metric)]
     changes = count_changes(_real_frames(MAP.replace("excess", metric)), SIZES["80x24"], *keys)
     assert sum(n_changed > MOST_CHANGED * 80 * 24 for n_changed in changes) <= 2, changes
+
+
+@pytest.mark.parametrize("size", WITH_PARTS)
+def test_the_timeline_of_a_run_whose_steps_all_differ_stands_still_between_two_of_them(size: str) -> None:
+    """At 70 steps a second: a new one every two seconds. At 160x50 the charts below it, which are of the
+    newest steps, go on in between: the run is 15 s old."""
+    columns, rows = SIZES[size]
+    changes = np.array(count_changes(_real_frames("timeline -1 0"), SIZES[size], "2"))
+    share = changes / (columns * rows)
+    with_charts = size == "160x50"
+    assert np.median(share) < (0.06 if with_charts else 0.01), share
+    assert (share > MOST_CHANGED).mean() <= (0.2 if with_charts else 0.125 + 1 / len(share)), share
+
+
+def test_the_sentence_on_a_step_has_one_line_at_50x24() -> None:
+    """It says who came last in one step, and that no rank stands out in the next one."""
+    for slow in ((1,), ()):
+        frame = replace(live(), timeline=timeline(slow=slow, skew_ms=3.4))
+        ranks = replace(frame.ranks, host=("node0", "node1", "node0", "node1"))
+        seen = next(pictures([replace(frame, ranks=ranks)], SIZES["50x24"], "2"))
+        assert " ms " in seen[3] and "rank" in seen[2] and "first" not in seen[3], seen[:5]
 
 
 @pytest.mark.parametrize("view", PAGES)

@@ -65,7 +65,7 @@ def watched(size: str, ascii_only: bool = False) -> str:
 
 def test_a_wide_page_of_a_rank_charts_the_past_of_its_gpu() -> None:
     text = watched("160x50")
-    for title in ("GPU use % 95 last 2 min", "GPU memory % 75", "GPU power W 500", "GPU temperature °C 64"):
+    for title in ("GPU use % 95 last 1 min", "GPU memory % 75", "GPU power W 500", "GPU temperature °C 64"):
         assert title in text
     assert "12,480 0.4131" in text, "beside its single steps"
 

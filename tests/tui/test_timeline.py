@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,8 @@ from ddptop.analysis.to_frame.timeline import mark_activities
 from ddptop.frames.detail import LaneSpan
 from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
 from tests.tui import fake_views
-from tests.tui.drive import Stage, on_stage
-from tests.tui.fake import CASES, replay, straggler
+from tests.tui.drive import Sketch, Stage, on_stage
+from tests.tui.fake import CASES, FakeSource, live, replay, straggler
 from tests.tui.fake_views import WantedSource
 from tests.tui.pages import SIZES, TINY, page, place_at
 from tests.tui.screens import check
@@ -141,3 +142,30 @@ def test_the_app_asks_for_the_step_and_follows_the_keys() -> None:
         assert source.asked[-1] == ("want", "")
 
     on_stage(source, (80, 24), act)
+
+
+def watched(*, replayed: bool = False) -> tuple[Sketch, list[int]]:
+    """The timeline over three seconds, four frames in each of which a step is newer by four."""
+    first = replay() if replayed else live()
+    source = FakeSource(replace(first, timeline=fake_views.timeline(newest=12_480)))
+    person = Sketch(source, (80, 24))
+    person.press("2")
+    seen = []
+    for quarter in range(12):
+        newest = fake_views.timeline(newest=12_480 + 4 * quarter)
+        source.frame = replace(first, unix_s=first.unix_s + quarter / 4, timeline=newest)
+        step = re.search(r"step ([\d,]+)", person.text().splitlines()[1])
+        assert step is not None
+        seen.append(int(step[1].replace(",", "")))
+    return person, seen
+
+
+def test_a_step_that_is_followed_stays_for_two_seconds() -> None:
+    person, seen = watched()
+    assert seen == [12_480] * 8 + [12_512] * 4
+    assert "step 12,508" in person.press("comma"), "the one before that which is seen"
+    assert "step 12,524" in person.press("f"), "the newest, at once"
+
+
+def test_in_a_recording_each_step_is_shown() -> None:
+    assert watched(replayed=True)[1] == [12_480 + 4 * quarter for quarter in range(12)]

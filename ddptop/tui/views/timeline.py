@@ -27,6 +27,7 @@ from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views.panels import has_panels
 from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step_panels, draw_stuck_panels
+from ddptop.tui.views.timeline_state import FOLLOWED_S
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline
@@ -159,6 +160,8 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
     step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(" ▸" if on else "", "accent")
     mode = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
     behind = (scene.frame.group.step or shown.step) - shown.step
+    if state.step is None and behind <= FOLLOWED_S * (scene.frame.group.steps_per_s or 0.0):
+        behind = 0  # it is the newest one of the last moments
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
     return join_parts(
@@ -518,11 +521,16 @@ class TimelineView(View):
             words = (Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))
             return Page([draw_rule(width, "timeline"), Line(), *words])
         state = replace(state, held=state.to_hold(shown))
+        state = state.follow(
+            shown, scene.frame.unix_s, is_live=scene.frame.playback is None and stall is None
+        )
         shown = state.shown(shown)
         lines = [_draw_head(scene, shown, state, width)]
         if height >= MIN_FOR_WORDS:
             sign, role, text = _describe_step(scene, shown, state)
             text = scene.clean(text)
+            if text_width(text) > width - 2:  # in one line, as others are: nothing below it moves
+                text = text.removesuffix(" after the first")
             if height < LOW and text_width(text) > width - 2:
                 text = re.split("[,:;] ", text, maxsplit=1)[0]
             rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)

@@ -14,6 +14,10 @@ MAX_ZOOM = 12
 """4096 times: a step of a second then shows a quarter of a millisecond."""
 
 
+FOLLOWED_S = 2.0
+"""Seconds between two steps of a live run that is followed."""
+
+
 @dataclass
 class TimelineState:
     """Step, lane and cut of the time axis."""
@@ -24,6 +28,10 @@ class TimelineState:
     """The step that was picked; None: the newest."""
     held: Timeline | None = None
     """The picked step as it was last seen: it stays when the collector has long given it up."""
+    followed: Timeline | None = None
+    """The newest step as it was when it was taken over, which stays for a while."""
+    followed_at_s: float = 0.0
+    """When that was, in seconds since 1970."""
     level: int = 0
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
@@ -63,7 +71,8 @@ class TimelineState:
         if stuck and by > 0 and self.step == shown.kept[-1]:
             self.release()
             return
-        current = shown.step if self.step is None else self.step
+        seen = shown if self.followed is None else self.followed
+        current = seen.step if self.step is None else self.step
         index = sum(step < current for step in shown.kept)
         if by < 0 and index == 0:
             return
@@ -73,8 +82,27 @@ class TimelineState:
 
     def release(self) -> bool:
         """Follow the newest step again; False where that was so already."""
-        was_held, self.step, self.held = self.step is not None, None, None
+        was_held, self.step, self.held, self.followed = self.step is not None, None, None, None
         return was_held
+
+    def follow(self, newest: Timeline, now_s: float, *, is_live: bool) -> TimelineState:
+        """This state with the step that is shown while the newest one is followed: of a live run a new one
+        every FOLLOWED_S, as none can be read that is replaced four times a second. In a recording, whose
+        steps one goes through, always the newest."""
+        if self.step is not None or not is_live:
+            return replace(self, followed=None)
+        followed = self.followed
+        has_lane = followed is not None and any(lane.rank == self.rank for lane in followed.lanes)
+        wants_lane = any(lane.rank == self.rank for lane in newest.lanes)
+        is_fresh = 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
+        if (
+            followed is not None
+            and is_fresh
+            and followed.step <= newest.step
+            and (has_lane or not wants_lane)
+        ):
+            return self
+        return replace(self, followed=newest, followed_at_s=now_s)
 
     def to_hold(self, newest: Timeline) -> Timeline | None:
         """The picked step to hold from now on: as the newest frame has it, else as it was; None: none."""
@@ -84,6 +112,8 @@ class TimelineState:
 
     def shown(self, newest: Timeline) -> Timeline:
         """The picked step, from `newest` or as it was last seen; otherwise `newest`."""
+        if self.step is None and self.followed is not None:
+            return replace(self.followed, kept=newest.kept)
         if self.step in (None, newest.step) or self.held is None or self.held.step != self.step:
             return newest
         return replace(self.held, kept=newest.kept)

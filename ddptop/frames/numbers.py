@@ -59,10 +59,10 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{number:+,.{digits}f}" if number else f"{number:,.{digits}f}"
 
 
-def bounded(value: float | None, bound: float | None, digits: int = 1) -> str:
+def bounded(value: float | None, bound: float | None) -> str:
     """A number with its error, `20.3 ±0.1`; without one where that is not known."""
-    text = fixed(value, digits)
-    return text if bound is None or text == UNKNOWN else f"{text} ±{fixed(bound, digits)}"
+    text = fixed(value, 1)
+    return text if bound is None or text == UNKNOWN else f"{text} ±{fixed(bound, 1)}"
 
 
 def sized_ms(value_ms: float, bound_ms: float) -> str:

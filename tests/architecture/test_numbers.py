@@ -27,7 +27,6 @@ DIGITS = {
     "fixed": (1, (0, 1)),
     "signed": (1, (0, 1)),
     "percent": (1, (0, 1)),
-    "bounded": (2, (0, 1)),
     "significant": (1, (2, 3, 4)),
 }
 """Functions of the rule that take a number of decimals, or of digits: its place among the arguments, and the
@@ -112,7 +111,6 @@ def test_no_other_module_chooses_decimals() -> None:
         "numbers.signed(ms, 2)",
         "fixed(ms, digits=3)",
         "percent(share, 3)",
-        "bounded(ms, bound, 3)",
         "significant(ms, 9)",
         "'{:.2f}'.format(ms)",
         "format(ms, '.2f')",

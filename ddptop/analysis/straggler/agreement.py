@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.analysis.figures import Figures, StepFlag, StepVerdict
-    from ddptop.analysis.steps.windows import DetailWindow, StepWindow
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
 
 ON_TIME = 0.5
@@ -122,16 +122,8 @@ def agreements(
     assert window is not None
     (scope,) = window.scopes.values()
     before = window.ranks.recent(figures.size)
-    names = ("lateness", "arrival", "bound")
-    new = [added[0][SCOPE_COLUMNS.index(name)].T.astype(np.float32) for name in names]
-    known = [scope.ranks.of(name, before) for name in names]
-    lateness, arrival, bound = map(np.hstack, zip(known, new, strict=True))
-    names = ("step", "recoverable", "half")
-    step, recoverable, half = (
-        np.hstack([scope.group.of(name, before), added[1][SCOPE_SCALARS.index(name)]]) for name in names
-    )
-    faster = step - np.maximum(recoverable, half)
-    if any(np.isnan(values).any() for values in (lateness, arrival, faster)):
+    detailed = _DetailedSteps.of(scope, before, added)
+    if not detailed.are_known:
         return [False] * len(stops)
     point_of = {since: _point(figures.steps, since) for since in {verdict.since for verdict in verdicts}}
     since = [point_of[verdict.since] for verdict in verdicts]
@@ -139,33 +131,78 @@ def agreements(
     places = (len(before) + stops)[:, None] + np.arange(-figures.size, 0)
     is_judged, places = places >= firsts[:, None], np.maximum(places, 0)
     n_judged = is_judged.sum(axis=1)
-    as_it_ran, without = (median(np.where(is_judged, values[places], np.nan)) for values in (step, faster))
-    is_cheap = 100 * (as_it_ran - without) < arrival_rules.FLAG_PCT * as_it_ran  # as `most_lost_pct`
-    low, middle, high, bounds = _lateness_of_ranks(lateness, bound, places, is_judged)
-    is_clear = low > np.maximum(bounds, arrival_rules.SPREAD_SHARE * middle)
-    latest = np.where(is_clear, middle, -np.inf).argmax(axis=1)
-    may_flag = is_clear.any(axis=1) & ~is_cheap & (n_judged >= arrival_rules.FLAG_STEPS)
+    ranks, late = scope.scope.ranks, _lateness_of_ranks(detailed, places, is_judged)
+    is_clear = late.low > np.maximum(late.bound, arrival_rules.SPREAD_SHARE * late.middle)
+    latest = np.where(is_clear, late.middle, -np.inf).argmax(axis=1)
+    may_flag = is_clear.any(axis=1) & (n_judged >= arrival_rules.FLAG_STEPS)
+    may_flag &= ~detailed.are_cheap(places, is_judged)
     agree = []
     for number, (_, flag, blind) in enumerate(verdicts):
-        late_rank = scope.scope.ranks[latest[number]]
-        another = may_flag[number] and (flag is None or late_rank not in flag.ranks)
+        another = may_flag[number] and (flag is None or ranks[latest[number]] not in flag.ranks)
         on_time = False
-        if flag is not None and flag.rank in scope.scope.ranks and n_judged[number] >= FEW_DETAILED:
-            row = scope.scope.ranks.index(flag.rank)
-            on_time = bool(high[number, row] + bounds[number, row] < ON_TIME * flag.level_ms)
+        if flag is not None and flag.rank in ranks and n_judged[number] >= FEW_DETAILED:
+            row = ranks.index(flag.rank)
+            on_time = bool(late.high[number, row] + late.bound[number, row] < ON_TIME * flag.level_ms)
         is_judged_by_arrivals = not blind and (flag is None or flag.pattern != "intermittent")
         agree.append(not (is_judged_by_arrivals and (another or on_time)))
     return agree
 
 
-def _lateness_of_ranks(
-    lateness: Column, bound: Column, places: Indices, is_judged: Mask
-) -> tuple[Column, Column, Column, Column]:
-    """(k, ranks) each, over the steps of each evaluation: the CLEAR_QUARTILE, the median and the LATEST of a
-    rank's lateness, and the largest bound of its clock.
+class _DetailedSteps(NamedTuple):
+    """n steps with bucket detail of a process group, in ms: those that its window has, and added ones."""
 
-    `lateness`, `bound`: (ranks, n) of n steps. `places`, `is_judged`: (k, steps) the steps that each of k
-    evaluations can have, and those that it has."""
+    lateness: Column
+    """(ranks, n)."""
+    bound: Column
+    """(ranks, n) of the clocks."""
+    step: Column
+    """(n,)."""
+    faster: Column
+    """(n,) the step without the most that can be saved in it."""
+    are_known: bool
+    """Whether all arrivals and times are known."""
+
+    @classmethod
+    def of(cls, scope: ScopeWindow, kept: Indices, added: tuple[Column, Column]) -> _DetailedSteps:
+        """`kept`: slots of the window; `added`: as of `agreements`."""
+        lateness, arrival, bound = (
+            np.hstack([scope.ranks.of(name, kept), added[0][SCOPE_COLUMNS.index(name)].T.astype(np.float32)])
+            for name in ("lateness", "arrival", "bound")
+        )
+        step, recoverable, half = (
+            np.hstack([scope.group.of(name, kept), added[1][SCOPE_SCALARS.index(name)]])
+            for name in ("step", "recoverable", "half")
+        )
+        faster = step - np.maximum(recoverable, half)
+        are_known = not any(np.isnan(values).any() for values in (lateness, arrival, faster))
+        return cls(lateness, bound, step, faster, are_known)
+
+    def are_cheap(self, places: Indices, is_judged: Mask) -> Mask:
+        """(k,) whether less can be saved in the steps of an evaluation than a flagged rank costs, as
+        `most_lost_pct` finds it. Arguments as of `_lateness_of_ranks`."""
+        as_it_ran, without = (
+            median(np.where(is_judged, values[places], np.nan)) for values in (self.step, self.faster)
+        )
+        return np.asarray(100 * (as_it_ran - without) < arrival_rules.FLAG_PCT * as_it_ran)
+
+
+class _Lateness(NamedTuple):
+    """(k, ranks) each rank's lateness over the steps of each of k evaluations."""
+
+    low: Column
+    """Its CLEAR_QUARTILE."""
+    middle: Column
+    """Its median."""
+    high: Column
+    """Its LATEST."""
+    bound: Column
+    """The largest bound of the rank's clock."""
+
+
+def _lateness_of_ranks(detailed: _DetailedSteps, places: Indices, is_judged: Mask) -> _Lateness:
+    """`places`, `is_judged`: (k, steps) the steps that each of k evaluations can have, and those that it
+    has."""
+    lateness, bound = detailed.lateness, detailed.bound
     ordered = np.where(is_judged[:, None], lateness[:, places].swapaxes(0, 1), np.nan)
     bounds = np.broadcast_to(bound[:, -1], ordered.shape[:2])
     if (bound != bound[:, -1:]).any():  # usually it stays the same, as of one clock
@@ -178,4 +215,4 @@ def _lateness_of_ranks(
         element_at(rows, (share * counts).astype(np.int64)).reshape(bounds.shape)
         for share in (arrival_rules.CLEAR_QUARTILE, LATEST)
     )
-    return low, median_of_sorted(ordered), high, bounds
+    return _Lateness(low, median_of_sorted(ordered), high, bounds)

@@ -39,15 +39,14 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     ledger, world = state.ledger, state.world
     if state.clock is None or not world or not ledger.is_known:
         return None
-    n_ranks = max(world, len(ledger.left_out))
-    ms = np.zeros((len(LEDGER_CLASSES), n_ranks))
-    n_known = len(ledger.left_out)
-    ms[:, :n_known] = ledger.by_class
+    n_ranks, n_known = max(world, len(ledger.left_out)), len(ledger.left_out)
     scales = scale_dear(ledger.dear) if ledger.scales_dear else NO_SCALES
     as_usual_ms = ledger.left_out - scales.as_usual_ms(ledger.dear, n_known)
     scale = _scale_of_run(as_usual_ms, ledger.usual_total)
     dear = [(scales.by_kind[kind], times) for kind, times in ledger.dear.items() if kind in scales.by_kind]
     parts = [(scale, ledger.usual), *((of_kind, times.by_class) for of_kind, times in dear)]
+    ms = np.zeros((len(LEDGER_CLASSES), n_ranks))
+    ms[:, :n_known] = ledger.by_class
     for factor, by_class in parts:
         ms[_STEP_ROWS, :n_known] += factor * by_class
     ms[_ROW["unknown"], :n_known] += ledger.left_out - sum(
@@ -59,12 +58,6 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
     columns = {f"{name}_s": column for name, column in zip(LEDGER_CLASSES, seconds, strict=True)}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     run_s = max(0.0, state.unix_s(until_ns) - state.started_s)
-    recent = TimeBin(0)
-    for time_bin in ledger.recent_bins:
-        recent.add(time_bin)
-    recent_s = recent.total_ms / 1000.0 / n_ranks
-    recent_scales = scale_dear(recent.dear) if ledger.scales_dear else NO_SCALES
-    is_thinned = state.missing.kept_every > 1
     return Ledger(
         elapsed_s=run_s,
         ranks=LedgerRanks(elapsed_s=elapsed_s, **columns),
@@ -76,20 +69,29 @@ def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledg
             ledger.waits,
             ledger.run_bins,
             rare_waits=ledger.rare_waits,
-            is_thinned=is_thinned,
+            is_thinned=state.missing.kept_every > 1,
         ),
-        recent=_make_skew_cost(
-            recent_s,
-            recent.total_ms / 1000.0,
-            int(recent.n_steps),
-            (recent.scale(recent_scales), recent_scales),
-            recent.waits,
-            # In a short run the bins of the run are the finer ones.
-            ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
-            rare_waits=ledger.rare_waits,
-            is_thinned=is_thinned,
-        ),
+        recent=_recent_skew_cost(state, n_ranks),
         scaled_s=float(sum(factor * by_class.sum() for factor, by_class in parts)) / 1000.0,
+    )
+
+
+def _recent_skew_cost(state: RunState, n_ranks: int) -> SkewCost:
+    """What ranks lost by waiting for each other in the last minutes."""
+    ledger, recent = state.ledger, TimeBin(0)
+    for time_bin in ledger.recent_bins:
+        recent.add(time_bin)
+    scales = scale_dear(recent.dear) if ledger.scales_dear else NO_SCALES
+    return _make_skew_cost(
+        recent.total_ms / 1000.0 / n_ranks,
+        recent.total_ms / 1000.0,
+        int(recent.n_steps),
+        (recent.scale(scales), scales),
+        recent.waits,
+        # In a short run the bins of the run are the finer ones.
+        ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
+        rare_waits=ledger.rare_waits,
+        is_thinned=state.missing.kept_every > 1,
     )
 
 

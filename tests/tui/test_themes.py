@@ -16,6 +16,7 @@ from ddptop.render.milestones import STAGES
 from ddptop.render.phases import PARTS, draw_parts_bar, is_parted
 from ddptop.tui.svg import is_dotted, is_drawn
 from ddptop.tui.theme import THEMES, Palette, contrast
+from ddptop.tui.views.curve import STACK, choose_looks
 from tests.tui.gallery import PAGES, lines_of
 
 TEXT: tuple[Role, ...] = ("text", "strong", "dim", "accent", "good", "warn", "bad")
@@ -108,6 +109,51 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
     roles = THEMES_OF_ROLES[name]
     hue, edge = (Color.parse(roles[role]).hsl for role in ("forward", "edge"))
     assert edge.s < hue.s / 2, "grey beside the phases: the edge of a chart is none of them"
+
+
+COLOUR_BLIND = {
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881),
+    ),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039),
+    ),
+}  # fmt: skip
+"""What linear RGB looks like: Machado, Oliveira and Fernandes (2009), severity 1."""
+
+WHITE, TO_XYZ = (
+    (0.95047, 1.0, 1.08883),
+    ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505)),
+)
+"""Of sRGB, with the white of D65."""
+
+
+def as_lab(colour: str, kind: str) -> np.ndarray:
+    """CIE L*a*b* of a colour, as eyes of this kind see it."""
+    srgb = np.array(Color.parse(colour).normalized)
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(COLOUR_BLIND[kind]) @ linear, 0.0, 1.0)
+    x, y, z = np.cbrt(np.array(TO_XYZ) @ seen / np.array(WHITE))  # no colour of ours is near black
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@OURS
+def test_neighbours_in_the_stacked_chart_are_told_apart(name: str) -> None:
+    """By lightness; one pair by a hue that colour-blind eyes keep apart: a difference of 2.3 is just seen."""
+    roles = THEMES_OF_ROLES[name]
+    for one, other in itertools.pairwise(STACK):
+        if (one, other) != ("backward", "other"):
+            assert between(name, one, other) >= 3.0, (one, other)
+            continue
+        for kind in COLOUR_BLIND:
+            apart = np.linalg.norm(as_lab(roles[one], kind) - as_lab(roles[other], kind))
+            assert apart >= 15.0, (kind, apart)
+    for ascii_only in (False, True):
+        signs = [sign for sign, _ in choose_looks(ascii_only)]
+        assert len(set(signs)) == len(STACK), "without colours"
 
 
 @OURS

@@ -71,13 +71,15 @@ STACK = {
     "data": "data_ms",
     "forward": "forward_ms",
     "backward": "own_backward_ms",
-    "optimizer": "optimizer_ms",
     "other": "other_ms",
+    "optimizer": "optimizer_ms",
     "transfer": "transfer_ms",
     "wait": "wait_ms",
 }
 """Parts of the step over time, from the bottom up, and their columns in `History` and `RankSteps`: waiting is
-on top, so that what is left without it is seen."""
+on top, so that what is left without it is seen. Neighbours differ in lightness. Four parts are dark and three
+are bright, so one pair cannot: backward and other differ by a hue that colour-blind eyes keep apart as well,
+which other and transfer do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,8 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
         parts.append(summary.note.removeprefix("recording goes on: "))
     if summary.lost:
         parts.append(f"{counted(summary.lost, 'record')} lost")
-    return ", ".join(parts)
+    failure = f"{summary.failure}; " if summary.failure else ""
+    return failure + ", ".join(parts)
 
 
 def recording_path(options: LaunchOptions, name: str) -> str:

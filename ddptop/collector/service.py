@@ -15,11 +15,13 @@ import zmq
 
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
+from ddptop.agent.internal_errors import InternalErrors
 from ddptop.agent.launcher import Arguments, open_launcher, read_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.round_times import LAST_MESSAGES_NS, QUIET_NS, READ_AT_S, s_until_sent
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
+from ddptop.analysis.health.outside_end import unexplained_ends
 from ddptop.analysis.ledger.recorded import VERSION as LEDGER_VERSION
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall.start import reached_phrase
@@ -36,6 +38,7 @@ from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import LiveFrames, Viewers
 from ddptop.frames.numbers import counted
+from ddptop.frames.verdict import verdict
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
@@ -464,6 +467,15 @@ class Collector:
             )
         self.intake.report_message(run, now_ns)
 
+    def _describe_failure(self) -> str:
+        """The failure that ended the run, as the screen says it; empty where none has, or a signal did."""
+        state = self.reducer.state
+        if state.run is None or state.run.state != "failed" or not unexplained_ends(state):
+            return ""
+        with InternalErrors():  # the launcher waits for the summary
+            return verdict(self.reducer.frame(time.monotonic_ns())).sentence
+        return ""
+
     def _make_summary(self, n_initialized: int) -> dict[str, object]:
         members = self.reducer.state.ranks
         reached = reached_phrase(self.reducer.state)
@@ -476,5 +488,6 @@ class Collector:
             "recording": self._record.existing_path,
             "recording_note": self._record.trouble_note,
             # A rank that has ended within a second has left a mark alone.
+            "failure": self._describe_failure(),
             "reached": "; ".join(filter(None, (reached, self.reducer.state.missing.refused_reason))),
         }

@@ -70,6 +70,8 @@ class RunSummary:
     """How far the ranks have come that reported, where none has made a step; empty: none has reported."""
     missing: tuple[str, ...] = ()
     """Hosts that had not reported their end: the collector goes on to receive from them by itself."""
+    failure: str = ""
+    """The rank that failed first, as the screen says it; empty: none has."""
 
 
 class CollectorSupervisor:
@@ -347,6 +349,7 @@ def summary_in(output: str) -> RunSummary | None:
             fields["recording_note"],
             str(fields.get("reached", "")),
             tuple(map(str, fields.get("missing", ()))),
+            str(fields.get("failure", "")),
         )
     except (IndexError, KeyError, TypeError, ValueError):
         return None

@@ -557,6 +557,22 @@ def test_training_goes_on_where_nothing_can_be_recorded(home: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_last_line_names_the_rank_that_failed(home: Path) -> None:
+    """torchrun prints a page; the last line is what is read first."""
+    (home / "fails.py").write_text(
+        "import runpy, sys\nsys.argv = ['train.py', '0', '12']\n"
+        "runpy.run_path('train.py', run_name='__main__')\n"
+        "raise ValueError('bad sample in shard 7')\n"
+    )
+    done = run([*DDPTOP_RUN, *ONE, "fails.py"], environment(home), home)
+    assert done.returncode == 1
+    last = own_lines(done.stderr)[-1]
+    said = (
+        "FAILED · rank 0 failed: ValueError: bad sample in shard 7 (fails.py:4 <module>); 12 steps, recorded"
+    )
+    assert said in last
+
+
 def test_a_recording_that_cannot_be_written_is_told_and_training_goes_on(home: Path) -> None:
     words = ["--ddptop-record", "/proc/nowhere/run.ddptop", *ONE, "train.py", "0", "12"]
     done = run([*DDPTOP_RUN, *words], environment(home), home)

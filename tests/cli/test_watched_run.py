@@ -155,6 +155,8 @@ def test_one_step_and_one_record_are_no_plurals(monkeypatch: pytest.MonkeyPatch)
     assert off == "no training step was seen (DDPTOP=0 turns the recorder off)"
     went_on = replace(none, steps=8, note="recording goes on: the disk had taken nothing for a time (full)")
     assert watched_run.describe_summary(went_on, 0) == "9 steps, the disk had taken nothing for a time (full)"
+    failed = replace(none, steps=8, failure="rank 1 exited with code 3 at step 9")
+    assert watched_run.describe_summary(failed, 1) == "rank 1 exited with code 3 at step 9; 9 steps"
     assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
     assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"
 

@@ -146,7 +146,9 @@ def read_only_root() -> Path | None:
 def _is_read_only(root: Path) -> bool:
     """Whether a folder can neither be written nor made. What is there and is no folder is refused later."""
     there = next((folder for folder in (root, *root.parents) if os.path.lexists(folder)), root)
-    return there.is_dir() and not os.access(there, os.W_OK | os.X_OK)
+    # By the effective ids: otherwise Linux leaves out the capabilities of a process that is not root.
+    effective = os.access in os.supports_effective_ids
+    return there.is_dir() and not os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
 
 
 def _all_run_roots() -> list[Path]:

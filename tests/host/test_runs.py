@@ -111,7 +111,9 @@ def test_a_runtime_folder_that_cannot_be_written_is_passed_over(places, monkeypa
     access = os.access
     before = create_run_directory("before")
     write_run_file(before, run_file(before))
-    monkeypatch.setattr(os, "access", lambda path, mode: "/runtime" not in str(path) and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, **ids: "/runtime" not in str(path) and access(path, mode, **ids)
+    )
     assert roots_module.read_only_root() == places / "runtime" / "ddptop"
     directory = create_run_directory("abc")
     assert directory.parent == places / "tmp" / f"ddptop-{os.geteuid()}"
@@ -120,7 +122,7 @@ def test_a_runtime_folder_that_cannot_be_written_is_passed_over(places, monkeypa
     directory.parent.chmod(0o755)
     with pytest.raises(RunDirectoryError, match="open to other users"):
         create_run_directory("second")
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    monkeypatch.setattr(os, "access", lambda _path, _mode, **_ids: False)
     assert roots_module.read_only_root() is None
 
 

@@ -63,7 +63,7 @@ class _LatestRanks(NamedTuple):
         return _LatestRanks(np.concatenate([row, next_row]), np.concatenate([gain, next_gain]), first)
 
 
-class _Spans(NamedTuple):
+class _Evaluations(NamedTuple):
     """Which of n steps each of k evaluations takes: those since the one before it."""
 
     begins: Indices
@@ -80,7 +80,7 @@ class _Added(NamedTuple):
     """Figures of steps that were added at once, for one process group: for all of them together they take
     hardly longer than for those between two evaluations.
 
-    k evaluations are due in these steps (`_Spans`)."""
+    k evaluations are due in these steps (`_Evaluations`)."""
 
     stop: int
     """Slot after the last step."""
@@ -196,7 +196,7 @@ class _Group:
         """The figures of the steps from slot `begin` on, which are evaluated after the slots `ends`."""
         slots, members = np.arange(begin, steps.ranks.count), self.members
         rows = None if len(members) == steps.world else members  # all are not copied
-        spans = _Spans(np.concatenate([[0], ends[:-1] + 1 - begin]), int(ends[-1]) + 1 - begin)
+        evaluations = _Evaluations(np.concatenate([[0], ends[:-1] + 1 - begin]), int(ends[-1]) + 1 - begin)
         excess, first = steps.work_excess(slots, rows), max(0, begin + 1 - OWN_STEPS)
         wall = steps.wall(np.arange(first, slots[-1] + 1))
         step_ms = wall[begin - first :]
@@ -207,9 +207,9 @@ class _Group:
         over_cpu = place_excess(steps, "cpu", slots, rows)
         is_known: Mask = ~np.isnan(over_cpu)
         large_ms = self._sum_large(
-            spans.sum(_large_excess(excess, step_ms) - self._leaving_ms(steps, slots, rows))
+            evaluations.sum(_large_excess(excess, step_ms) - self._leaving_ms(steps, slots, rows))
         )
-        paused_ms = self._sum_pauses(steps, slots, rows, spans)
+        paused_ms = self._sum_pauses(steps, slots, rows, evaluations)
         may_rotate = own_time_rules.may_rotate(latest.gain, ends - latest.first)
         judged = np.arange(max(0, begin - own_time_rules.ROTATING_STEPS), slots[-1] + 1)
         sizes_vary = uneven_work.sizes_vary(steps, judged, members)
@@ -217,12 +217,14 @@ class _Group:
         return _Added(
             stop=int(slots[-1]) + 1,
             ends=ends.tolist(),
-            n_steps=(ends + 1 - begin - spans.begins).tolist(),
-            wall_ms=spans.sum(step_ms).tolist(),
+            n_steps=(ends + 1 - begin - evaluations.begins).tolist(),
+            wall_ms=evaluations.sum(step_ms).tolist(),
             large_ms=large_ms,
             paused_ms=paused_ms,
-            cpu_ms=spans.sum(np.where(is_known, over_cpu, 0.0)),
-            knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[: spans.stop], spans.begins).tolist(),
+            cpu_ms=evaluations.sum(np.where(is_known, over_cpu, 0.0)),
+            knows_cpu=np.logical_or.reduceat(
+                np.any(is_known, axis=0)[: evaluations.stop], evaluations.begins
+            ).tolist(),
             wall=wall,
             first=first,
             latest=latest,
@@ -238,11 +240,13 @@ class _Group:
             added_ms[0] += self._added.large_ms[-1]
         return np.cumsum(added_ms, axis=0)
 
-    def _sum_pauses(self, steps: StepWindow, slots: Indices, rows: Indices | None, spans: _Spans) -> Column:
+    def _sum_pauses(
+        self, steps: StepWindow, slots: Indices, rows: Indices | None, evaluations: _Evaluations
+    ) -> Column:
         """`_Added.paused_ms`, of these evaluations."""
-        paused_ms = np.zeros((len(spans.begins), 1))
+        paused_ms = np.zeros((len(evaluations.begins), 1))
         if len(self.members) <= own_time_rules.PLACE_RANKS:
-            paused_ms = spans.sum(np.nan_to_num(steps.place("gc", slots, rows)))
+            paused_ms = evaluations.sum(np.nan_to_num(steps.place("gc", slots, rows)))
         if self._added is None:
             return paused_ms
         return np.concatenate([self._added.paused_ms[1 - SUM_EVALUATIONS :], paused_ms])

@@ -10,6 +10,7 @@ import pytest
 from ddptop.protocol.messages import Flag
 from ddptop.training import budget
 from ddptop.training.budget import (
+    AFTER_UNSEEN_NS,
     ASIDE_NS,
     CALM_BATCHES,
     DETAIL_COSTS,
@@ -23,7 +24,6 @@ from ddptop.training.budget import (
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
     MAX_RECORD_EVERY,
-    UNSEEN_END_FACTOR,
     UNSEEN_FACTOR,
     USUAL_MAX_DETAIL_EVERY,
     WATCHED_STEPS,
@@ -471,7 +471,7 @@ def test_what_every_step_pays_is_the_publisher_and_what_is_clocked_where_the_rec
         budget.note_unseen_end(clocked_ns)
     training.run(500, wall=10 * MS, plain=30_000, detail=60_000, publisher=500_000)
     assert budget.every_step_pct == pytest.approx(
-        publisher_pct + 100 * 16_000 * UNSEEN_END_FACTOR / (10 * MS)
+        publisher_pct + 100 * (16_000 + AFTER_UNSEEN_NS) / (10 * MS)
     )
 
 

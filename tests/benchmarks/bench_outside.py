@@ -5,7 +5,7 @@ Run by hand: python -m tests.benchmarks.bench_outside [--minutes 5] [--ms 0.5 2]
 It prints the table of README.md beside this file, as Markdown. `--minutes` bounds each training: with 5, all
 eight (0.5, 2, 10 and 40 ms, one and two ranks) take up to 45 minutes.
 
-The same training is started under torchrun, torchrun again (the control), ddptop-run, ddptop-run with a
+The same training is started under torchrun, torchrun again (`control`), ddptop-run, ddptop-run with a
 tenth of the budget, ddptop-run of another version of this repository (`--against`), and TraceML where it is
 installed (`pip install traceml-ai`). In each round each of them in turn, in an order drawn anew, gets SIGCONT
 until it has done as many steps as the others, and SIGSTOP then. A ratio is to torchrun in the same round, so
@@ -145,7 +145,7 @@ def trainings(
     patient = [*DDPTOP_RUN, "--ddptop-stall", "3600", "--ddptop-record", "off", *run]
     launchers = {
         "torchrun": [*TORCHRUN, *run],
-        "torchrun again (control)": [*TORCHRUN, *run],
+        "control": [*TORCHRUN, *run],
         "ddptop-run": patient,
         "budget 0.1 %": [*patient, "--ddptop-budget", "0.1"],
     }

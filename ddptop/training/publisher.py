@@ -54,7 +54,7 @@ from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
 from ddptop.training.start_report import take_milestones
-from ddptop.training.step_record import LeftOutSteps, StepRecord
+from ddptop.training.step_record import QUEUE_STEPS, LeftOutSteps, StepRecord
 from ddptop.training.step_times import StepTimes
 from ddptop.training.torch_compat.process_groups import stop_reading
 from ddptop.transport.sender import AckedSender
@@ -130,6 +130,9 @@ LOOK_S = 0.05
 
 ENDING_DEVICE_S = 0.02
 """How long a GPU that is some steps behind its host is waited for then."""
+
+MOST_WAITING_STEPS = QUEUE_STEPS // 4
+"""Finished steps that wait for their turn: in 4 s there are more steps of 0.4 ms than the recorder keeps."""
 
 PER_HEARTBEAT, PER_RARE_HEARTBEAT = 2, 4
 """Number of periods of REPORT_S from one heartbeat to the next. They are rarer where the publisher takes too
@@ -372,6 +375,7 @@ class Publisher(threading.Thread):
         is_due = self._is_sending_due
         if is_due:  # or another thread may just have set it
             self._is_sending_due = False
+        is_due = is_due or len(self._recorder.records) > MOST_WAITING_STEPS
         # The events of a device are read each time: they are a small pool.
         return is_due or self._notices.hold is not None or self._session.device is not None
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,7 @@ from ddptop.training.exit import ExitReason
 from ddptop.training.publisher import LoggedScalars, Publisher, Turns
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import shared_counter
+from ddptop.training.torch_compat.process_groups import read_again
 from tests import made_up_run
 from tests.processes import DEADLINE_S, until
 from tests.training.conftest import Ear, Ranks
@@ -130,7 +132,7 @@ def sender() -> FakeSender:
 
 
 @pytest.fixture
-def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: FakeSender) -> Publisher:
+def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: FakeSender) -> Iterator[Publisher]:
     """That of a rank that has finished 41 steps; not started."""
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
     recorder = Recorder()
@@ -148,7 +150,8 @@ def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: FakeSende
     )
     connection: Any = sender
     monkeypatch.setattr("ddptop.training.publisher.renew_hello", lambda hello, _path: hello)
-    return Publisher(session, HELLO, Budget(1.0), sequence=lambda: 0, sender=connection)
+    yield Publisher(session, HELLO, Budget(1.0), sequence=lambda: 0, sender=connection)
+    read_again()  # `close` has ended the reading of torch's counters in this process
 
 
 def end(publisher: Publisher) -> None:
@@ -216,6 +219,18 @@ def test_a_message_in_order_with_the_steps_has_them_taken(publisher: Publisher) 
     publisher.send(Bye(1, "left", 0))
     assert publisher.take_sending_due()
     assert not publisher.take_sending_due(), "they were taken"
+
+
+def test_short_steps_are_taken_before_the_recorder_drops_any(publisher: Publisher) -> None:
+    """With a small budget they are taken every 4 s: at 2,500 steps/s that is more than it keeps."""
+    records = publisher._session.recorder.records
+    assert records.maxlen is not None
+    records.extend((step, step) for step in range(records.maxlen // 4))
+    assert not publisher.take_sending_due()
+    records.append((0, 0))
+    assert publisher.take_sending_due()
+    records.clear()
+    assert not publisher.take_sending_due()
 
 
 def test_after_a_timeout_leaving_a_group_does_not_wait_again(

@@ -58,11 +58,6 @@ class _Sent(NamedTuple):
     """On the wall clock."""
 
 
-class _Step(NamedTuple):
-    number: int
-    end_ns: int
-
-
 class ArrivalReader:
     """Reads the flight recorder when that is due. On the publisher's thread."""
 
@@ -80,7 +75,8 @@ class ArrivalReader:
         self._timed_groups = timed_groups
         self._read_dumps = read_dumps or _read_recorders
         self._groups = groups
-        self._steps: deque[_Step] = deque(maxlen=KEPT_STEPS)
+        self._steps: deque[tuple[int, int]] = deque(maxlen=KEPT_STEPS)
+        """Number and end in ns of each. No named tuples: there may be thousands a second."""
         self._begin_ns: int | None = None
         """When the first step ended: what came before it is the start, in which ranks differ for long."""
         self._due_s = 0
@@ -100,7 +96,7 @@ class ArrivalReader:
             self._begin_ns = next((record.end for record in records), None)
         for record in records:
             ends = record.ends if isinstance(record, LeftOutSteps) else (record.end,)
-            self._steps.extend(map(_Step, count(record.step), ends))
+            self._steps.extend(zip(count(record.step), ends, strict=False))
 
     def take_spent_ns(self) -> int:
         """CPU time of the reads since the last call."""
@@ -165,7 +161,7 @@ class ArrivalReader:
 
     def _new_entries(self, groups: Mapping[str, SharedGroup]) -> dict[str, list[Entry]]:
         """By group, the collectives of finished steps that were not sent yet, each number once."""
-        offset_ns, begin_ns, end_ns = self._wall_offset_ns or 0, self._begin_ns or 0, self._steps[-1].end_ns
+        offset_ns, begin_ns, end_ns = self._wall_offset_ns or 0, self._begin_ns or 0, self._steps[-1][1]
         entries: dict[str, list[Entry]] = {}
         newest = dict(self._sent)
         all_entries = [entry for dump in self._read_dumps() for entry in dump.get("entries", ())]
@@ -224,9 +220,9 @@ class ArrivalReader:
         steps, place = [], 0
         of_steps = list(self._steps)
         for ns in launched_ns:
-            while place + 1 < len(of_steps) and of_steps[place].end_ns < ns:
+            while place + 1 < len(of_steps) and of_steps[place][1] < ns:
                 place += 1
-            steps.append(of_steps[place].number)
+            steps.append(of_steps[place][0])
         return steps
 
 

@@ -267,6 +267,10 @@ class Page(NamedTuple):
     layout: PageLayout = PageLayout()
 
 
+WAY_FROM = 100
+"""Cells of a page from which its title has the way to it."""
+
+
 @dataclass
 class Place:
     """Where the user is: view, cursors, filters, and how the views are set."""
@@ -337,6 +341,14 @@ class Place:
     def before(self) -> str:
         """The view to go back to."""
         return self.trail[-1] if self.trail else "overview"
+
+    def name_way(self, title: str, width: int) -> str:
+        """`rank 3 > keys`: the way to the page with this title, back along which Esc leads; the
+        title alone where there is little room."""
+        if width < WAY_FROM:
+            return title
+        names = (f"rank {self.rank}" if name == "rank" else name for name in self.trail or ["overview"])
+        return " > ".join((*names, title))
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -126,7 +126,7 @@ def test_the_mouse_puts_the_crosshair_where_it_points() -> None:
 
 def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left_on_the_overview() -> None:
     person = Sketch(FakeSource(live()), (160, 50))
-    assert "── rank 1 ──" in person.press("x", "enter", "right")
+    assert " rank 1 ──" in person.press("x", "enter", "right")
     assert person.place.charts.at_s is not None
     assert "┊ " in person.press("escape"), "there it still is"
 

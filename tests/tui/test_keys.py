@@ -54,9 +54,9 @@ def test_enter_opens_the_page_of_the_rank_and_escape_leaves_it() -> None:
 
     async def act(stage: Stage) -> None:
         await stage.text()
-        assert "── rank 1 ──" in await stage.press("down", "enter")
-        assert "── rank 2 ──" in await stage.press("right")
-        assert "── rank 1 ──" in await stage.press("left")
+        assert " rank 1 ──" in await stage.press("down", "enter")
+        assert " rank 2 ──" in await stage.press("right")
+        assert " rank 1 ──" in await stage.press("left")
         assert "── 4 ranks · times in ms ──" in await stage.press("escape")
 
     on_stage(source, SIZE, act)
@@ -375,7 +375,7 @@ def _cursor(text: str) -> int:
 
 def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
     why = Sketch(FakeSource(straggler()), (80, 24)).press("down", "down", "w")
-    assert "── rank 1 ──" in why
+    assert " rank 1 ──" in why
     assert "26.6 ±0.4 without the slow rank" in why
     assert "try: speed up the data loading of rank 1" in why
     assert "20.3 +/-0.1 ms" in sketch(FakeSource(straggler()), (80, 24), "w", ascii_only=True)
@@ -476,3 +476,16 @@ def test_a_click_on_a_line_of_the_help_does_what_its_key_does() -> None:
     action = line.spots[0][2]
     person.act(action)
     assert person.place.view == "overview" and person.place.charts.at_s is not None
+
+
+def test_a_wide_page_says_on_which_way_one_has_come_to_it() -> None:
+    person = Sketch(WantedSource(live()), (160, 50))
+    for keys, title in (
+        (("down", "enter"), "overview > rank 1"),
+        (("question_mark",), "rank 1 > keys"),
+        (("escape",), "overview > rank 1"),
+        (("2", "f1"), "timeline > figures"),
+    ):
+        assert f"┌── {title} " in person.press(*keys).splitlines()[1]
+    person.size = (80, 24)
+    assert "── figures " in person.text().splitlines()[1]

@@ -103,17 +103,17 @@ def test_the_app_takes_settings_from_the_palette() -> None:
 def test_a_rank_by_its_number() -> None:
     sketch = Sketch(FakeSource(many()), SIZE)
     assert "▸ rank 2050" in sketch.press("colon", *"rank", "space", *"2050")
-    assert "── rank 2050 ──" in sketch.press("enter")
+    assert " rank 2050 ──" in sketch.press("enter")
     assert "rank 4096" not in Sketch(FakeSource(many()), SIZE).press("colon", *"4096")
     sketch = Sketch(FakeSource(many()), SIZE)
-    assert "── rank 7 and rank 2050 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
+    assert " rank 7 and rank 2050 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
 
 
 def test_on_the_timeline_as_well() -> None:
     """The lane under the cursor is another rank's."""
     sketch = Sketch(FakeSource(live()), SIZE)
     sketch.press("2")
-    assert "── rank 3 ──" in sketch.press("colon", *"rank", "space", "3", "enter")
+    assert " rank 3 ──" in sketch.press("colon", *"rank", "space", "3", "enter")
 
 
 def test_nothing_is_called_so() -> None:

@@ -124,7 +124,7 @@ def test_enter_on_an_alert_opens_what_it_is_about() -> None:
         assert stage.app.place.view == "stall"
 
     async def act_on_nan(stage: Stage) -> None:
-        assert "── rank 2 ──" in await stage.press("5", "enter")
+        assert " rank 2 ──" in await stage.press("5", "enter")
 
     on_stage(FakeSource(missing()), SIZE, act)
     on_stage(FakeSource(drifting()), SIZE, act_on_nan)

@@ -48,7 +48,7 @@ class FiguresView(View):
         tall = height >= 2 * MEANING + 2
         below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
         scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
-        lines = [draw_rule(width, f"figures{figures.hint}")]
+        lines = [draw_rule(width, f"{place.name_way('figures', width)}{figures.hint}")]
         name_width = max(text_width(figures.label(title)) for title in titles)
         for index in shown:
             title, chosen = titles[index], index == scroll.cursor

@@ -559,7 +559,7 @@ class CompareView(OneRankView):
             hint = Line("  c on the overview marks a rank; then c on another one", "dim")
             return Page([draw_rule(width, "compare"), hint])
         left_rank, right_rank = place.marked, place.rank
-        title = f"rank {left_rank} and rank {right_rank}"
+        title = place.name_way(f"rank {left_rank} and rank {right_rank}", width)
         sides = "c changes sides" if width >= 60 else ""
         if has_panels(width, height):
             body = _draw_panels(scene, (left_rank, right_rank), (title, sides), width, height)

@@ -121,7 +121,9 @@ class HelpView(View):
         words = " · ".join(filter(None, (hint, f"{counted(hidden, 'line')} below" if hidden else "")))
         spots = marked.spots if marked is not None else ()
         scroll = replace(scroll, action=spots[0][2] if spots else None)
-        return Page([draw_rule(width, "keys", words), *lines], PageLayout(scroll))
+        return Page(
+            [draw_rule(width, scene.place.name_way("keys", width), words), *lines], PageLayout(scroll)
+        )
 
     def _in_columns(self, scene: Scene, width: int, height: int) -> list[Line]:
         """All lines in two columns; in three, where two are longer than the page."""

@@ -478,7 +478,8 @@ class RankView(OneRankView):
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
             words = wrap_lines("this rank has not reported yet", width - 2)
-            lines = [draw_rule(width, f"rank {rank}"), *(Line("  ").add(part, "dim") for part in words)]
+            title = scene.place.name_way(f"rank {rank}", width)
+            lines = [draw_rule(width, title), *(Line("  ").add(part, "dim") for part in words)]
             if scene.frame.group.step is None:
                 lines += draw_before_first_step(scene, width, height - len(lines))
             return Page(lines[:height])
@@ -487,7 +488,8 @@ class RankView(OneRankView):
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
         # A suspicion, which may come and go with each frame, is in the title: it moves nothing.
-        title = " · ".join(filter(None, (f"rank {rank}", describe_suspicion(scene, rank))))
+        name = scene.place.name_way(f"rank {rank}", width)
+        title = " · ".join(filter(None, (name, describe_suspicion(scene, rank))))
         why, states = draw_reason(scene, rank, width), draw_rule(width, title)
         if scene.frame.start is not None and scene.frame.group.step is None:  # no figure is known yet
             lines = [states, facts[0], *ended, *_draw_position(scene, rank, width, height - 2 - len(ended))]

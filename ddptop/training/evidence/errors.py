@@ -210,6 +210,8 @@ def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | N
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         code = (error.text or "").strip()
         frames.insert(0, StackFrame(error.filename, error.lineno, "<module>", code))
+        # Its text names the file and the line once more.
+        text = text.replace(str(error), str(error.msg), 1)
     return [_ChainLink(kind, text, frames)], cause, explicit
 
 

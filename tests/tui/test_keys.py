@@ -445,7 +445,12 @@ def test_all_of_the_help_is_on_one_page_at_160x50(view: str) -> None:
     person = Sketch(WantedSource(live()), (160, 50))
     text = person.press(VIEWS[view].number, "question_mark")
     assert "below" not in text.splitlines()[1]
-    for words in ("if communication were hidden: ", "signs of ranks and hosts", "go to a step, a time"):
+    for words in (
+        "if communication were hidden: ",
+        "signs of ranks and hosts",
+        "go to a step, a time",
+        "  : ^P    the palette",
+    ):
         assert words in text
     for key in VIEWS[view].keys:
         assert f"  {key.shown:<8}{key.help[:30]}" in text

@@ -200,11 +200,15 @@ def _share_out(blocks: list[list[Line]]) -> tuple[list[Line], list[Line]]:
 
 
 def _merge(keys: Sequence[ScreenKey]) -> list[ScreenKey]:
-    """The keys, those that do the same as one: `Up k`."""
-    merged: dict[Action, ScreenKey] = {}
+    """The keys, those that do the same as one, `Up k`, where both names have room."""
+    merged: dict[tuple[Action, str], ScreenKey] = {}
     for key in keys:
-        first = merged.get(key.action)
-        merged[key.action] = key if first is None else replace(first, shown=f"{first.shown} {key.shown}")
+        first = merged.get((key.action, ""))
+        shown = key.shown if first is None else f"{first.shown} {key.shown.replace('Ctrl ', '^')}"
+        if len(shown) < KEY_WIDTH:
+            merged[key.action, ""] = key if first is None else replace(first, shown=shown)
+        else:
+            merged[key.action, key.shown] = key
     return list(merged.values())
 
 

@@ -50,6 +50,15 @@ def test_a_rank_that_has_not_answered_is_asked_with_enter_and_no_more_after_esca
     assert person.press("escape") and person.place.view == "overview"
 
 
+def test_a_replay_offers_to_show_a_stack_and_not_to_ask_for_one() -> None:
+    person = Sketch(FakeSource(replace(on_their_way(), source="replay", playback=replay().playback)), (80, 24))
+    person.press("S")
+    text = person.press("down")
+    assert "Enter shows the stack of rank 2, if it was recorded" in text and "asks" not in text
+    text = person.press("enter")
+    assert "the recording has no stack of rank 2 here" in text and "asked" not in text
+
+
 def test_it_is_due_until_the_first_step() -> None:
     assert start_page_is_due(on_their_way()) and start_page_is_due(held_up())
     assert start_page_is_due(nobody()), "no rank has reported yet"

@@ -298,6 +298,10 @@ def _draw_row_stack(scene: Scene, row: AlikeRanks, width: int) -> list[Line]:
 
 def _no_position(scene: Scene, row: AlikeRanks) -> str:
     who = f"rank {row.ranks[0]}"
+    if scene.frame.playback is not None:  # there is nobody to ask
+        if scene.place.asked_rank in row.ranks:
+            return f"the recording has no stack of {who} here"
+        return f"Enter shows the stack of {who}, if it was recorded"
     if not row.milestone:
         return f"{who} has not reported, so it cannot be asked for its stack"
     if scene.place.asked_rank in row.ranks:

@@ -27,6 +27,7 @@ from ddptop.cli.launch_options import (
     add_options,
     help_text,
     own_script,
+    refuse_misspelt,
     run_name,
     split_exec,
 )
@@ -133,7 +134,10 @@ def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     parser.format_help = lambda: help_text(torchrun.get_args_parser())
     add_options(parser)
     abbreviate_others_only(parser)
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    refuse_misspelt(unknown)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     problem = None if parsed.ddptop_off else why_unusable("ddptop-run", torch.__version__)
     if problem is not None:
         note(problem)

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -16,7 +17,8 @@ from urllib.parse import urlsplit
 from ddptop.cli.errors import note
 from ddptop.protocol.limits import DEFAULT_BUDGET_PCT, DEFAULT_RECORD_LIMIT_BYTES, DEFAULT_STALL_S
 
-EXEC = "--ddptop-exec"
+PREFIX = "--ddptop-"
+EXEC = f"{PREFIX}exec"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
@@ -26,7 +28,7 @@ MIN_LIMIT = 1 << 20
 
 
 class UsageError(Exception):
-    """A value of one of our options that cannot be used; the text is one line for the user.
+    """An option of ours, or its value, that cannot be used; the text is one line for the user.
 
     Not argparse's own error, which prints a page of torchrun's usage as well.
     """
@@ -333,7 +335,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ddptop's options (each is also a variable, such as DDPTOP_BUDGET=0.5)")
     for name, option in OPTIONS.items():
         group.add_argument(
-            f"--ddptop-{_dashed_name(name)}",
+            f"{PREFIX}{_dashed_name(name)}",
             # The variable's value is the default, so that a flag wins.
             default=_from_environment(name, option),
             type=_argparse_type(name, option.parse),
@@ -392,12 +394,24 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
     parsed, remaining = parser.parse_known_args(list(argv[:index]))
     if any(not word.startswith("-") for word in remaining):
         return None  # a script comes first: the option is one of its arguments
+    refuse_misspelt(remaining)
     if remaining:
         raise UsageError(f"{remaining[0]} is torchrun's: give it to the command after {EXEC}")
     command = list(argv[index + 1 :])
     if not command:
         raise UsageError(f"{EXEC} needs a command")
     return LaunchOptions.from_parsed(parsed), command
+
+
+def refuse_misspelt(unknown: Sequence[str]) -> None:
+    """Raise UsageError where one of the options that no parser knows was meant for ddptop."""
+    misspelt = next((word.partition("=")[0] for word in unknown if word.startswith(PREFIX)), None)
+    if misspelt is None:
+        return
+    names = [*OPTIONS, "exec", "off"]
+    near = get_close_matches(misspelt.removeprefix(PREFIX), map(_dashed_name, names), n=1)
+    hint = f"did you mean {PREFIX}{near[0]}? " if near else ""
+    raise UsageError(f"{misspelt}: there is no such option; {hint}ddptop-run --help lists them")
 
 
 _LAUNCHERS = re.compile(r"python[0-9.]*|torchrun|torch\.distributed\.(run|launch)")
@@ -456,7 +470,7 @@ def _argparse_type(name: str, check: Callable[[str], Any]) -> Callable[[str], An
         try:
             return check(text)
         except ValueError as mistake:
-            raise UsageError(f"--ddptop-{_dashed_name(name)}: {mistake}") from None
+            raise UsageError(f"{PREFIX}{_dashed_name(name)}: {mistake}") from None
 
     return convert
 

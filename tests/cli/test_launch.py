@@ -402,6 +402,25 @@ def test_a_wrong_option_is_refused_in_one_line(
     assert line.startswith(f"ddptop: {options[0]}"), line
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--ddptop-buget", "2", "train.py"], "did you mean --ddptop-budget? "),
+        (["--standalone", "--ddptop-record_limit=1GiB", "train.py"], "did you mean --ddptop-record-limit? "),
+        (["--ddptop-of", "train.py"], "did you mean --ddptop-off? "),
+        (["--ddptop-nam=x", "--ddptop-exec", "true"], "did you mean --ddptop-name? "),
+        (["--ddptop-xyz", "train.py"], ""),
+    ],
+)
+def test_a_misspelt_option_is_refused_in_one_line_with_what_was_meant(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    word = next(word for word in words if word.startswith("--ddptop-")).partition("=")[0]
+    expected = f"ddptop: {word}: there is no such option; {hint}ddptop-run --help lists them\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_a_wrong_variable_is_passed_over_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,11 +89,9 @@ def error_in(typed: str) -> str | None:
     return None
 
 
-def highlight_pattern(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
+def highlight_pattern(typed: str) -> re.Pattern[str] | None:
     """An expression for everything that conditions without `!` match; None where there is nothing to mark."""
-    parts = [
-        word.pattern(texts) for word in parse_conditions(typed) if not word.negated and word.span is None
-    ]
+    parts = [word.pattern() for word in parse_conditions(typed) if not word.negated and word.span is None]
     sources = [f"(?:{part.pattern})" for part in parts if part is not None]
     return _compile_pattern("|".join(sources)) if sources else None
 

@@ -45,9 +45,6 @@ class Runs(Protocol):
 class NoSource(WithoutPlayback):
     """The source before a run is chosen: no frames, and a line with what to do."""
 
-    def __init__(self, text: str = "choose a run: Enter opens it") -> None:
-        self._text = text
-
     def start(self) -> None:
         """Nothing to start."""
 
@@ -56,7 +53,7 @@ class NoSource(WithoutPlayback):
 
     def status(self) -> str:
         """What to do."""
-        return self._text
+        return "choose a run: Enter opens it"
 
     def failure(self) -> str | None:
         """Nothing to fail."""

@@ -51,7 +51,9 @@ def test_a_rank_that_has_not_answered_is_asked_with_enter_and_no_more_after_esca
 
 
 def test_a_replay_offers_to_show_a_stack_and_not_to_ask_for_one() -> None:
-    person = Sketch(FakeSource(replace(on_their_way(), source="replay", playback=replay().playback)), (80, 24))
+    person = Sketch(
+        FakeSource(replace(on_their_way(), source="replay", playback=replay().playback)), (80, 24)
+    )
     person.press("S")
     text = person.press("down")
     assert "Enter shows the stack of rank 2, if it was recorded" in text and "asks" not in text

@@ -171,7 +171,7 @@ class PerfettoSink(Sink):
         """The slices of all all-reduces of a process group in one step, those of the last arriver first."""
         group, times, place = launches
         ranks = group.window.scope.ranks
-        for launch, number in enumerate(group.timing.numbers):
+        for launch, number in enumerate(group.timing.bucket_numbers):
             bucket = group.window.buckets[number]
             name = f"{bucket.model}.{bucket.index}" if bucket.model else str(bucket.index)
             in_step_ms = np.stack(

@@ -87,25 +87,25 @@ class LaunchTimes(NamedTuple):
 def launch_times(detail: EvaluatedDetail, group: GroupBuckets) -> LaunchTimes:
     """The times of one process group in the steps of `detail`."""
     chunk = slice(detail.first, detail.first + len(detail.at))
-    timing, arrivals, free = group.timing, group.found, group.free if detail.clock_free else None
+    timing, found, free = group.timing, group.found, group.free if detail.clock_free else None
     shift = timing.shift[chunk]
     # On the group's common clock: each rank's own begin of the step is taken off.
     ready, end = timing.ready[:, chunk] - shift, timing.end[:, chunk] - shift
     begin_shift = shift if free is None else np.zeros_like(shift)
     start, arrival = (
-        times_us[:, chunk] - begin_shift for times_us in (arrivals if free is None else free).met
+        times_us[:, chunk] - begin_shift for times_us in (found if free is None else free).arrivals
     )
     last, late = np.full(start.shape[:2], UNKNOWN), np.full_like(start, np.nan)
     # Without common clocks nobody can say who came last.
     if timing.aligned and free is None:
         late = formulas.lateness(start + shift)
-        last = np.array([*group.window.scope.ranks, UNKNOWN])[arrivals.bucket_last[chunk].T]
+        last = np.array([*group.window.scope.ranks, UNKNOWN])[found.bucket_last[chunk].T]
     bound = np.fmax.reduce(group.ranks[SCOPE_COLUMNS.index("bound"), chunk], axis=-1)
     wait, transfer = formulas.wait(start, arrival), formulas.transfer(arrival, end)
     ms = [
         times_us / US_PER_MS for times_us in (ready, start, arrival, end, end - start, wait, transfer, late)
     ]
-    return LaunchTimes._make([*ms, last, bound < arrivals.bucket_skew[chunk].T])
+    return LaunchTimes._make([*ms, last, bound < found.bucket_skew[chunk].T])
 
 
 def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -179,7 +179,11 @@ def bucket_rows(batch: Batch) -> Iterator[Rows]:
     for detail in batch.evaluated.detail:
         exported_steps = np.flatnonzero(np.isin(detail.at, batch.at))
         for group in detail.figures.groups:
-            numbers, members, times = group.timing.numbers, group.window.members, launch_times(detail, group)
+            numbers, members, times = (
+                group.timing.bucket_numbers,
+                group.window.members,
+                launch_times(detail, group),
+            )
             exported_ranks = np.flatnonzero(np.isin(members, batch.ranks))
             places = np.meshgrid(exported_steps, exported_ranks, np.arange(len(numbers)), indexing="ij")
             step_place, who, launch = np.stack(places).reshape(3, -1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-US_PER_MS = 1000.0
+US_PER_MS = NS_PER_US = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Timing:
     a joined rank is NaN throughout. `aligned`: the ranks share a clock, or offsets put them on one.
     """
 
-    numbers: tuple[int, ...]
+    bucket_numbers: tuple[int, ...]
     """Bucket number in the layout, per launch."""
     ready: Column
     end: Column
@@ -54,10 +54,10 @@ class Timing:
     @property
     def passes(self) -> Integers:
         """(launches,) the number of the backward pass that launched each, from 0."""
-        return backward_passes(self.numbers)
+        return backward_passes(self.bucket_numbers)
 
 
-class Met(NamedTuple):
+class Arrivals(NamedTuple):
     """Start and last arrival of each all-reduce, (launches, n, ranks); the ends are in `Timing`."""
 
     start: Column
@@ -74,14 +74,16 @@ class Waits(NamedTuple):
     transfer: Column
     """Time in which at least one of them transferred bytes. With several lanes it may overlap with `wait`."""
     exposed: Column
+    """Time from the end of backward compute to the end of the last all-reduce, summed over the passes."""
     exposed_wait: Column
+    """The part of `exposed` in which some rank had not arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
     """Figures of `n` steps from their bucket detail, in milliseconds; NaN (last: -1) where unknown."""
 
-    met: Met
+    arrivals: Arrivals
     waits: Waits
     lateness: Column
     """(n, ranks) at the deciding all-reduce of a backward pass, the one with the largest arrival skew; like
@@ -102,7 +104,7 @@ class StepFigures:
     both: Column
     """(n,) time saved by `recoverable` and hidden communication together."""
     contradiction: Column
-    """(n,) how long before the last arrival some rank stamped the end; positive only if clocks are wrong."""
+    """(n,) how long before the last ready stamp some rank stamped the end; positive: clocks are wrong."""
     bucket_collective: Column
     """(n, launches) mean over ranks; so are `bucket_wait`, `bucket_transfer` and `bucket_spread`."""
     bucket_wait: Column
@@ -114,16 +116,16 @@ class StepFigures:
     """(n, launches) the rank that came last; -1: none."""
 
 
-def backward_passes(numbers: Sequence[int]) -> Integers:
+def backward_passes(bucket_numbers: Sequence[int]) -> Integers:
     """(launches,) the number of the backward pass that launched each bucket of a step, from 0.
 
     A pass reduces each bucket once at most, so a bucket that comes again begins the next pass. Without
     `no_sync()`, gradient accumulation has one pass for each micro-step.
     """
-    if len(set(numbers)) == len(numbers):  # as usual
-        return np.zeros(len(numbers), np.int64)
+    if len(set(bucket_numbers)) == len(bucket_numbers):  # as usual
+        return np.zeros(len(bucket_numbers), np.int64)
     passes, seen, current = [], set[int](), 0
-    for number in numbers:
+    for number in bucket_numbers:
         if number in seen:
             current += 1
             seen.clear()
@@ -149,51 +151,52 @@ def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
     launches_of_steps: list[tuple[int, ...] | None] = [None] * len(steps)
     joined, rows = block.joined(steps), np.arange(len(steps))
     flags, layout = block.integers[FLAGS, steps], block.layout[steps]
-    counts = (block.cells_at[1:] - block.cells_at[:-1]).reshape(block.loss.shape)[steps]
+    n_integers = (block.cells_at[1:] - block.cells_at[:-1]).reshape(block.loss.shape)[steps]
     first = joined.argmin(axis=1)  # a rank with inputs
-    count, of_first = counts[rows, first], layout[rows, first]
-    agrees = (counts == count[:, None]) & (layout == of_first[:, None]) & (flags & int(Flag.DETAIL) != 0)
+    expected, expected_layout = n_integers[rows, first], layout[rows, first]
+    agrees = (n_integers == expected[:, None]) & (layout == expected_layout[:, None])
+    agrees &= flags & int(Flag.DETAIL) != 0
     complete = (agrees | joined).all(axis=1) & ~joined.all(axis=1)
-    complete &= (count > 0) & (count % CELL == 0) & (of_first >= 0)
-    for size in {*count[complete].tolist()}:
-        alike = np.flatnonzero(complete & (count == size))
+    complete &= (expected > 0) & (expected % CELL == 0) & (expected_layout >= 0)
+    for size in {*expected[complete].tolist()}:
+        alike = np.flatnonzero(complete & (expected == size))
         begins = block.cells_begin[steps[alike]]
         begins = np.where(joined[alike], begins[np.arange(len(alike)), first[alike]][:, None], begins)
-        numbers = block.cells[begins[..., None] + np.arange(0, size, CELL)]
-        same = (numbers == numbers[:, :1]).all(axis=(1, 2))
-        for number, launches in zip(alike[same].tolist(), numbers[same, 0].tolist(), strict=True):
-            launches_of_steps[number] = tuple(launches)
+        bucket_numbers = block.cells[begins[..., None] + np.arange(0, size, CELL)]
+        same = (bucket_numbers == bucket_numbers[:, :1]).all(axis=(1, 2))
+        for index, launches in zip(alike[same].tolist(), bucket_numbers[same, 0].tolist(), strict=True):
+            launches_of_steps[index] = tuple(launches)
     return launches_of_steps
 
 
 def timing(
     steps: Sequence[CompleteStep],
-    numbers: tuple[int, ...],
+    bucket_numbers: tuple[int, ...],
     *,
     lanes: int,
     aligned: bool,
     compared: Sequence[Comparison] = (),
 ) -> Timing:
-    """Put the cells of `steps`, which all launched `numbers`, on one clock.
+    """Put the cells of `steps`, which all launched `bucket_numbers`, on one clock.
 
     `compared`: one per step, how the clocks of several hosts compare; empty: the ranks have one clock.
     """
     block, at = block_of(steps)
-    joined, cells = block.joined(at), block.launches(at, len(numbers))
+    joined, cells = block.joined(at), block.launches(at, len(bucket_numbers))
     ready, took = np.ascontiguousarray(cells[..., 1:].transpose(3, 2, 0, 1), np.float64)  # ranks side by side
     shift = np.zeros(joined.shape)
     begin_ns = None
     if aligned or compared:
         begin_ns = block.begin_ns(at)
     if aligned and begin_ns is not None:
-        shift, longer = begins_on_one_clock(begin_ns, compared)
-        ready *= longer
+        shift, clock_rate = begins_on_one_clock(begin_ns, compared)
+        ready *= clock_rate
         ready += shift
-        took *= longer
+        took *= clock_rate
     ready[:, joined] = np.nan
     end = ready + took
     end[took < 0] = np.nan
-    return Timing(numbers, ready, end, lanes, aligned, shift, begin_ns if compared else None)
+    return Timing(bucket_numbers, ready, end, lanes, aligned, shift, begin_ns if compared else None)
 
 
 def begins_on_one_clock(begin_ns: Integers, compared: Sequence[Comparison]) -> tuple[Column, Column | float]:
@@ -202,7 +205,7 @@ def begins_on_one_clock(begin_ns: Integers, compared: Sequence[Comparison]) -> t
     Returns (n, ranks) microseconds from the first begin of a step to each rank's, and by what durations on
     the rank's clock have to be multiplied. `compared`: one per step; empty: the ranks have one clock.
     """
-    longer: Column | float = 1.0
+    clock_rate: Column | float = 1.0
     if compared:
         begin_ns = np.stack(
             [
@@ -210,28 +213,27 @@ def begins_on_one_clock(begin_ns: Integers, compared: Sequence[Comparison]) -> t
                 for comparison, own_begin_ns in zip(compared, begin_ns, strict=True)
             ]
         )
-        longer = 1.0 + np.stack([comparison.drift for comparison in compared])
-    return (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0, longer
+        clock_rate = 1.0 + np.stack([comparison.drift for comparison in compared])
+    return (begin_ns - begin_ns.min(axis=1, keepdims=True)) / NS_PER_US, clock_rate
 
 
-def apart(t: Timing) -> Timing:
+def without_common_clock(t: Timing) -> Timing:
     """`t` with each rank on its own time, as if the clocks could not be compared."""
     ready, end = t.ready - t.shift, t.end - t.shift
-    return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
+    return Timing(t.bucket_numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
 
 
-def waits(ready: Column, met: Met, end: Column, passes: Integers) -> Waits:
+def waits(ready: Column, arrivals: Arrivals, end: Column, passes: Integers) -> Waits:
     """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column.
 
     `passes`: (launches,) the backward pass of each launch. What is exposed is exposed in one pass: gradients
     of the next one cannot hide it, since each backward waits for its all-reduces.
     """
-    start, arrival = met
-    unknown: Mask = np.isnan(end)
-    if unknown.any():
-        unknown = np.any(unknown & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
-    else:  # as usual
-        unknown = unknown[0]
+    start, arrival = arrivals
+    unknown_end, unknown = np.isnan(end), np.zeros(ready.shape[1:], bool)
+    if unknown_end.any():
+        not_launched = np.isnan(ready)
+        unknown = np.any(unknown_end & ~not_launched, axis=0) | not_launched.all(axis=0)
     return Waits(
         collective=_known_ms(formulas.union(start, end), unknown),
         wait=_known_ms(formulas.union(start, arrival), unknown),
@@ -251,22 +253,23 @@ def _sum_over_passes(formula: Callable[..., Column], passes: Integers, *columns:
     return of_passes[0] if len(of_passes) == 1 else np.nansum(of_passes, axis=0)
 
 
-def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) -> Waits:
+def waits_of_groups(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Arrivals]]) -> Waits:
     """`waits` of ranks that are in several process groups: the union of intervals, so nothing counts twice.
 
     `pieces`: the ranks of each group, and its all-reduces. Ranks in no group are NaN.
     """
     steps = pieces[0][1].ready.shape[1]
-    launches = sum(len(t.numbers) for _, t, _ in pieces)
+    launches = sum(len(t.bucket_numbers) for _, t, _ in pieces)
     ready, end, start, arrival = np.full((4, launches, steps, world), np.nan)
     first_launch = 0
-    for ranks, t, met in pieces:
-        rows, columns = slice(first_launch, first_launch + len(t.numbers)), list(ranks)
+    for ranks, t, arrivals in pieces:
+        rows, columns = slice(first_launch, first_launch + len(t.bucket_numbers)), list(ranks)
         # On each rank's own time again, because each group counts from the first begin of its members.
-        for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
+        own = t.ready, t.end, arrivals.start, arrivals.arrival
+        for whole, values in zip((ready, end, start, arrival), own, strict=True):
             whole[rows, :, columns] = values - t.shift
-        first_launch += len(t.numbers)
-    return waits(ready, Met(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces]))
+        first_launch += len(t.bucket_numbers)
+    return waits(ready, Arrivals(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces]))
 
 
 def _passes_of_groups(groups: Sequence[Integers]) -> Integers:
@@ -284,36 +287,58 @@ def figures(t: Timing) -> StepFigures:
     # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
     first_end = reduce_rows(np.fmin, t.end)
     start = formulas.starts(t.ready, first_end if t.aligned else t.end, t.lanes)
-    if not t.aligned:
-        return _figures_apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
-    earliest, latest = reduce_rows(np.fmin, start), reduce_rows(np.fmax, start)
-    last = formulas.last_arrival(latest, first_end)
-    met = Met(start, np.broadcast_to(last[..., None], start.shape))
+    if t.aligned:
+        latest = reduce_rows(np.fmax, start)
+        arrival = np.broadcast_to(formulas.last_arrival(latest, first_end)[..., None], start.shape)
+        compared = _compare_ranks(t, start, latest, first_end)
+    else:
+        arrival = formulas.clock_free_arrival(start, t.end)
+        compared = _nothing_compared(*start.shape)
+    arrivals = Arrivals(start, arrival)
+    return StepFigures(
+        arrivals=arrivals,
+        waits=waits(t.ready, arrivals, t.end, t.passes),
+        bucket_collective=_mean_over_ranks_ms(t.end - start),
+        bucket_wait=_mean_over_ranks_ms(formulas.wait(start, arrival)),
+        bucket_transfer=_mean_over_ranks_ms(formulas.transfer(arrival, t.end)),
+        **compared,
+    )
+
+
+def _compare_ranks(t: Timing, start: Column, latest: Column, first_end: Column) -> dict[str, Column]:
+    """The fields of `StepFigures` that compare clocks. `latest` start, `first_end`: (launches, n)."""
+    earliest = reduce_rows(np.fmin, start)
     is_latest, skew = start == latest[..., None], latest - earliest
     clear = (np.count_nonzero(is_latest, axis=-1) == 1) & (earliest < latest)
     who = np.where(clear, is_latest.argmax(axis=-1), -1)
     decided = _decide(start, earliest, skew, who, t.passes)
-    ready_last, late_end = reduce_rows(np.fmax, t.ready), t.end - first_end[..., None]
-    gains = _possible_gains(t, ready_last, first_end - last)
-    return StepFigures(
-        met=met,
-        waits=waits(t.ready, met, t.end, t.passes),
-        lateness=decided.lateness / US_PER_MS,
-        arrival=decided.arrival / US_PER_MS,
-        spread=late_end.sum(axis=0) / US_PER_MS,
-        skew=decided.skew / US_PER_MS,
-        last=decided.last,
-        recoverable=gains.recoverable,
-        half=gains.half,
-        both=gains.both,
-        contradiction=np.fmax.reduce(ready_last - first_end, axis=0) / US_PER_MS,
-        bucket_collective=_mean_over_ranks_ms(t.end - start),
-        bucket_wait=_mean_over_ranks_ms(formulas.wait(start, met.arrival)),
-        bucket_transfer=_mean_over_ranks_ms(formulas.transfer(met.arrival, t.end)),
-        bucket_spread=_mean_over_ranks_ms(late_end),
-        bucket_skew=skew.T / US_PER_MS,
-        bucket_last=who.T,
-    )
+    last_ready, late_end = reduce_rows(np.fmax, t.ready), t.end - first_end[..., None]
+    gains = _possible_gains(t, last_ready, first_end - formulas.last_arrival(latest, first_end))
+    return {
+        "lateness": decided.lateness / US_PER_MS,
+        "arrival": decided.arrival / US_PER_MS,
+        "spread": late_end.sum(axis=0) / US_PER_MS,
+        "skew": decided.skew / US_PER_MS,
+        "last": decided.last,
+        "recoverable": gains.recoverable,
+        "half": gains.half,
+        "both": gains.both,
+        "contradiction": np.fmax.reduce(last_ready - first_end, axis=0) / US_PER_MS,
+        "bucket_spread": _mean_over_ranks_ms(late_end),
+        "bucket_skew": skew.T / US_PER_MS,
+        "bucket_last": who.T,
+    }
+
+
+def _nothing_compared(launches: int, steps: int, ranks: int) -> dict[str, Column]:
+    """The fields of `_compare_ranks`, unknown: the ranks' clocks cannot be compared."""
+    return {
+        **dict.fromkeys(("lateness", "arrival", "spread"), np.full((steps, ranks), np.nan)),
+        **dict.fromkeys(("skew", "recoverable", "half", "both", "contradiction"), np.full(steps, np.nan)),
+        "last": np.full(steps, -1),
+        **dict.fromkeys(("bucket_spread", "bucket_skew"), np.full((steps, launches), np.nan)),
+        "bucket_last": np.full((steps, launches), -1),
+    }
 
 
 class _Decided(NamedTuple):
@@ -344,32 +369,6 @@ def _decide(start: Column, earliest: Column, skew: Column, who: Column, passes: 
     is_last = arrival == most[:, None]
     clear = (np.count_nonzero(is_last, axis=-1) == 1) & (most > 0)
     return _Decided(late, arrival, skew_sum, np.where(clear, is_last.argmax(axis=-1), -1))
-
-
-def _figures_apart(t: Timing, met: Met) -> StepFigures:
-    """The figures where clocks cannot be compared: without what compares them."""
-    start, arrival = met
-    launches, steps, _ = start.shape
-    of_ranks, of_steps, of_buckets = (np.full(n, np.nan) for n in (start.shape[1:], steps, (steps, launches)))
-    return StepFigures(
-        met=met,
-        waits=waits(t.ready, met, t.end, t.passes),
-        lateness=of_ranks,
-        arrival=of_ranks,
-        spread=of_ranks,
-        skew=of_steps,
-        last=np.full(steps, -1),
-        recoverable=of_steps,
-        half=of_steps,
-        both=of_steps,
-        contradiction=of_steps,
-        bucket_collective=_mean_over_ranks_ms(t.end - start),
-        bucket_wait=_mean_over_ranks_ms(formulas.wait(start, arrival)),
-        bucket_transfer=_mean_over_ranks_ms(formulas.transfer(arrival, t.end)),
-        bucket_spread=of_buckets,
-        bucket_skew=of_buckets,
-        bucket_last=np.full((steps, launches), -1),
-    )
 
 
 def _known_ms(values_us: Column, unknown: Mask) -> Column:

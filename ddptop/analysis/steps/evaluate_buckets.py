@@ -146,13 +146,14 @@ def evaluate_detail(
         waits = groups[0].found.waits
         free = None if groups[0].free is None else groups[0].free.waits
     else:
-        united = [(group.window.scope.ranks, group.timing, group.found.met) for group in groups]
-        waits, free = bucket_times.together(world, united), None
+        united = [(group.window.scope.ranks, group.timing, group.found.arrivals) for group in groups]
+        waits, free = bucket_times.waits_of_groups(world, united), None
         if any(group.free is not None for group in groups):
             apart = [
-                (group.window.scope.ranks, group.timing, (group.free or group.found).met) for group in groups
+                (group.window.scope.ranks, group.timing, (group.free or group.found).arrivals)
+                for group in groups
             ]
-            free = bucket_times.together(world, apart)
+            free = bucket_times.waits_of_groups(world, apart)
     return figures_of_detail(window, groups, waits, free, columns, points, bare)
 
 
@@ -174,7 +175,11 @@ def _evaluate_group(
     step_figures = bucket_times.figures(timing)
     free = None
     if several:
-        free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else step_figures
+        free = (
+            bucket_times.figures(bucket_times.without_common_clock(timing))
+            if compared.comparable
+            else step_figures
+        )
     own_wall = wall if len(scope.members) == wall.shape[-1] else wall[:, scope.members]
     return figures_of_group(scope, timing, step_figures, free, own_wall, comparisons)
 
@@ -203,7 +208,7 @@ def figures_of_group(
         ready, end = timing.ready[:, suspected], timing.end[:, suspected]
         wrong[:, suspected] = contradicting_hosts(ready, end, compared[0].host, bound[suspected])
     group = np.stack([*scalars, found.contradiction, *wrong])
-    bucket = _per_bucket(window, timing.numbers, found, free)
+    bucket = _per_bucket(window, timing.bucket_numbers, found, free)
     spread = BUCKET_COLUMNS.index("spread")
     bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
     return GroupBuckets(window, timing, found, free, ranks, group, bucket)
@@ -224,12 +229,12 @@ def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
 
 
 def _per_bucket(
-    window: ScopeWindow, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
+    window: ScopeWindow, bucket_numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
 ) -> Column:
     """(columns, n, buckets). Of a bucket launched several times in a step: means over its all-reduces."""
     values = np.full((len(BUCKET_COLUMNS), len(found.last), len(window.buckets)), np.nan)
     launches: dict[int, list[int]] = {}
-    for launch, number in enumerate(numbers):
+    for launch, number in enumerate(bucket_numbers):
         launches.setdefault(number, []).append(launch)
     for i, name in enumerate(BUCKET_COLUMNS):
         if name == "launches":
@@ -241,7 +246,7 @@ def _per_bucket(
                 continue
             source, name = free, name.removeprefix("free_")
         of_launches: Column = getattr(source, f"bucket_{name}")
-        values[i][:, list(numbers)] = of_launches  # of a rank that came last the last one
+        values[i][:, list(bucket_numbers)] = of_launches  # of a rank that came last the last one
         for number, of_bucket in launches.items() if name != "last" else ():
             if len(of_bucket) > 1:
                 values[i][:, number] = of_launches[:, of_bucket].mean(axis=1)
@@ -316,7 +321,7 @@ def _busbw(groups: Sequence[tuple[GroupBuckets, StepFigures]]) -> Column:
     process groups."""
     busbw_of_groups = []
     for group, step_figures in groups:
-        sizes = [group.window.buckets[number].wire_bytes for number in group.timing.numbers]
+        sizes = [group.window.buckets[number].wire_bytes for number in group.timing.bucket_numbers]
         total = sum(float("nan") if size is None else size for size in sizes)
         transfer = mean(step_figures.waits.transfer)
         busbw_of_groups.append(

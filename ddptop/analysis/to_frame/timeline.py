@@ -252,8 +252,8 @@ def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> T
     if aligned:
         several = part.compared.several_hosts
         begin_ns = packed.begin_ns[None, list(part.scope.ranks)]
-        shift, longer = bucket_times.begins_on_one_clock(begin_ns, [part.compared] if several else [])
-        ready, took = ready * longer + shift, took * longer
+        shift, clock_rate = bucket_times.begins_on_one_clock(begin_ns, [part.compared] if several else [])
+        ready, took = ready * clock_rate + shift, took * clock_rate
     ready[..., part.joined] = np.nan
     end = np.where(took >= 0, ready + took, np.nan)
     return bucket_times.Timing(part.numbers, ready, end, lanes, aligned, shift)
@@ -264,8 +264,8 @@ def _waits(packed: Packed, worked: list[_GroupTimes]) -> bucket_times.Waits | No
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
         return worked[0].found.waits
-    pieces = [(group.part.scope.ranks, group.timing, group.found.met) for group in worked]
-    return bucket_times.together(packed.head.shape[1], pieces)
+    pieces = [(group.part.scope.ranks, group.timing, group.found.arrivals) for group in worked]
+    return bucket_times.waits_of_groups(packed.head.shape[1], pieces)
 
 
 def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
@@ -370,7 +370,7 @@ def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Col
     row_number = one.part.scope.ranks.index(rank)
     # The group counts from the first begin of its own ranks.
     move = begin - float(one.timing.shift[0, row_number]) / US
-    times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
+    times = (one.timing.ready, one.found.arrivals.start, one.found.arrivals.arrival, one.timing.end)
     ready, start, arrival, end = (column[:, 0, row_number] / US + move for column in times)
     is_known = ~np.isnan(ready)
     who = one.found.bucket_last[0]

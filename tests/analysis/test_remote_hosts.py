@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.links import LEAST_LINKS, explain, names_of_addresses, usual_round_trip_us
+from ddptop.analysis.health.links import (
+    LEAST_LINKS,
+    explained_by_link,
+    names_of_addresses,
+    usual_round_trip_us,
+)
 from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall.current import MOST_CUT_OFF_NS
@@ -462,9 +467,11 @@ def test_a_link_that_loses_segments_or_is_slow_is_named_with_its_two_ends(make_w
     assert not words or verdict(slow).line() == f"▲ {words} · transfer 30% of the step"
     known, host_of = job.reducer.state.hosts, [job.world.host(rank) for rank in range(6)]
     late = Straggler(4, None, 20.0, 0.5, 10.0, 30.0, 95.0, None, {}, basis="arrivals")
-    excused = {rank for rank in range(6) if explain(known, replace(late, rank=rank), host_of)}
+    excused = {rank for rank in range(6) if explained_by_link(known, replace(late, rank=rank), host_of)}
     assert excused == ({rank for rank in range(6) if host_of[rank] != "node0"} if words else set())
-    assert not explain(known, replace(late, basis="every_step"), host_of), "own times hold no network"
+    assert not explained_by_link(known, replace(late, basis="every_step"), host_of), (
+        "own times hold no network"
+    )
 
 
 def test_of_three_hosts_one_that_is_slow_to_both_others_is_named(make_world) -> None:

@@ -96,7 +96,7 @@ def alert(hosts: Hosts) -> Alert | None:
     return Alert.declared("network", None, None, since_s, text, evidence)
 
 
-def explain(hosts: Hosts, straggler: Straggler | None, host_of: Sequence[str]) -> bool:
+def explained_by_link(hosts: Hosts, straggler: Straggler | None, host_of: Sequence[str]) -> bool:
     """Whether a late rank is late for its network: only arrivals are known, and every rank that is late is at
     an end of a link that loses segments or is slow. `host_of`: the host of every rank."""
     if straggler is None or straggler.basis == "every_step":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
-from ddptop.analysis.health.links import explain
+from ddptop.analysis.health.links import explained_by_link
 from ddptop.analysis.ledger.rare import rare_straggler
 from ddptop.analysis.rank_columns import phase_names, reported_columns
 from ddptop.analysis.ranks import group_state
@@ -53,7 +53,7 @@ from ddptop.protocol.messages import Progress
 from ddptop.protocol.vocabulary import SHARDED, TrainingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import StepWindow
@@ -67,16 +67,16 @@ if TYPE_CHECKING:
 CARD_OWN = ("torch", "script", "argv", "training")
 """Entries of a rank's card that are fields of their own in a frame."""
 
-GROUP_WAITS = ("collective", "wait", "transfer")
-
 EXPOSED_OF_RANKS = tuple(name for name, figure in RANK_FIGURES.items() if figure.is_exposed)
+"""Columns of `Ranks` that are unknown where waiting is not timed: 0 would say that nobody waits."""
 EXPOSED_OF_GROUP: dict[str, Any] = dict.fromkeys(figure.name for figure in GROUP_FIGURES if figure.is_exposed)
+"""Fields of `GroupFigures` that are unknown there: None."""
 EXPOSED_IN_MAPS = tuple(
     how.key for figure, how in figures_shown(lambda figure: figure.heat) if figure.is_exposed
 )
+"""Figures of a heat map that are unknown there."""
 EXPOSED_IN_STEPS = ("wait_ms", "transfer_ms")
-"""What is unknown where waiting is not timed: 0 would say that nobody waits. Columns of `Ranks`, fields of
-`GroupFigures`, figures of a heat map, columns of `RankSteps`."""
+"""Columns of `RankSteps` that are unknown there."""
 
 
 def build(
@@ -106,7 +106,6 @@ def build(
         ranks = ranks.without_excess()  # own times contain the waiting for the late rank
     stall = ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns)
     dead = deaths(state, now_ns)
-    # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     grave = gravest_ranks(ranks.state, stall, dead)
     live = outcome == "live" and diagnosis is None and kept is None
@@ -131,7 +130,7 @@ def build(
         deaths=dead,
         logged=logged(state, focus),
         gpus=gpu_facts(state) if gpus else (),
-        clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
+        clocks=_clock_offsets(clocks),
         hosts=host_figures(state, ranks, grave, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
         activities=activities,
@@ -141,6 +140,13 @@ def build(
         process_groups=process_groups(state),
         start=start_of(state),
     )
+
+
+def _clock_offsets(clocks: Mapping[str, Clocks]) -> tuple[Clocks, ...]:
+    """The clock of each host, compared with the collector's. A single host has one clock, so no offset."""
+    if len(clocks) == 1:
+        return (Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),)
+    return tuple(clocks.values())
 
 
 def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> Frame:
@@ -181,12 +187,15 @@ def present_straggler(state: RunState) -> Straggler | None:
 
 
 def _choose_straggler(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Straggler | None:
-    """The straggler, by the rules for a window of steps or by the sums of the ledger, whichever costs more;
-    where neither has one, by the collectives of process groups. None also where a link between hosts explains
-    why it is late."""
-    late = shown.straggler
-    late = None if explain(state.hosts, late, state.presence.host_names) else late
-    rare = None
+    """The straggler of the frame; None: no rank is one.
+
+    The rules for a window of steps may flag a rank, unless a link between hosts explains why it is late. So
+    may the sums of the ledger; of two, the one that costs more is shown. Where neither flags a rank, the
+    collectives of process groups decide.
+    """
+    late, rare = shown.straggler, None
+    if explained_by_link(state.hosts, late, state.presence.host_names):
+        late = None
     if ledger is not None and state.figures.steps.has_own:  # else waits are known of sampled steps only
         rare = rare_straggler(ledger)
     if late is None and rare is None:
@@ -194,15 +203,15 @@ def _choose_straggler(state: RunState, shown: FrameSteps, ledger: Ledger | None)
     if late is None or rare is None:
         return late or rare
     of_both = late.pattern == "intermittent" and late.rank == rare.rank
-    if of_both and late.lateness_ms * ALIKE < rare.lateness_ms:
-        return rare if ALIKE * rare.cost_pct > late.cost_pct else late
+    if of_both and late.lateness_ms * RARE_IS_LARGER < rare.lateness_ms:
+        return rare if RARE_IS_LARGER * rare.cost_pct > late.cost_pct else late
     return rare if rare.cost_pct > late.cost_pct else late
 
 
-ALIKE = 4.0
+RARE_IS_LARGER = 4.0
 """A rank that is rarely slow, by much, may be flagged as slow now and then as well: the same steps are in
 both flags. That is assumed where its rare lateness is so many times as large. The rare flag is then shown,
-unless it costs less than 1 / ALIKE of the other."""
+unless it costs less than 1 / RARE_IS_LARGER of the other."""
 
 
 def _run_info(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
@@ -244,7 +253,8 @@ def _group_figures(state: RunState, shown: FrameSteps, buckets: Sequence[BucketF
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
     loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
-    collective, wait, transfer = (detail.over_ranks(name) for name in GROUP_WAITS)
+    collective, wait, transfer = (detail.over_ranks(name) for name in ("collective", "wait", "transfer"))
+    reduced = all_reduces(buckets)
     return GroupFigures(
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
@@ -267,7 +277,7 @@ def _group_figures(state: RunState, shown: FrameSteps, buckets: Sequence[BucketF
         **(_clock_reason(state) if detail.clock_free else {}),
         incarnation=state.incarnation,
         window_steps=len(slots),
-        all_reduces=(reduced := all_reduces(buckets)),
+        all_reduces=reduced,
         wire_bytes=None if reduced is None else wire_bytes(buckets),
         late_no_sync=figures.late_no_sync,
         loss_as_given=figures.loss_as_given,
@@ -307,12 +317,14 @@ class _FiguresOfSteps(NamedTuple):
 def _figures_of_steps(
     state: RunState, shown: FrameSteps, states: Sequence[RankStatus], focus: int | None, now_ns: int
 ) -> _FiguresOfSteps:
-    buckets, in_world = bucket_figures(state, shown.detail), range(state.figures.world)
+    buckets, steps_of_focus = bucket_figures(state, shown.detail), None
+    if focus is not None and 0 <= focus < state.figures.world:
+        steps_of_focus = rank_steps(state, shown.detail, focus)
     return _FiguresOfSteps(
         ranks=make_ranks(state, states, shown, now_ns),
         group=_group_figures(state, shown, buckets),
         buckets=buckets,
-        focus=rank_steps(state, shown.detail, focus) if focus is not None and focus in in_world else None,
+        focus=steps_of_focus,
     )
 
 
@@ -359,7 +371,7 @@ def _largest_bound(bounds: Column) -> float | None:
 
 
 def _largest_of_beats(state: RunState, name: str) -> Any:
-    """The largest such number of the newest heartbeats, as it was sent; None: no heartbeat has come."""
+    """The largest `name` in the ranks' newest heartbeats, as it was sent; None: no heartbeat has come."""
     column = state.table.newest_values(Progress, name)
     if np.isnan(column).all():
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +37,9 @@ from ddptop.transport.receiver import MOST_DRAINED
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
 
-TOGETHER = READINGS | {Steps}
-"""Messages that only the recording and the reducer need."""
+USUAL = READINGS | {Steps}
+"""Messages that only the recording and the reducer need: nearly all that come. The others are unusual, as in
+`MessageRun.unusual_within`."""
 
 FEWEST_TOGETHER = 2
 """Fewest messages that are taken as one run. A run of two costs hardly more than one message alone."""
@@ -66,6 +66,7 @@ class Intake:
         self._hosts = hosts
         self._simulated_hosts = SimulatedHosts()
         self.asked = ranks.asked
+        """Sessions that were asked what they are doing; emptied by `HostWatch`."""
         self.emptied = True
         """Whether all that had arrived was read at the last `take_arrived`."""
         self._awaited = False
@@ -92,7 +93,7 @@ class Intake:
             begin = 0
             for place, (received, _) in enumerate(arrived):
                 # It may decide which process is which rank: the messages before it are taken first.
-                if not self._is_quiet(received):
+                if not self._is_usual(received):
                     if begin < place:
                         self._take_together(arrived[begin:place], now_ns)
                     self._take_each(arrived[place : place + 1], now_ns)
@@ -150,7 +151,7 @@ class Intake:
         ]
         if keep:
             run = EncodedRun.of_encoded([(received, encode(received.message)) for received in messages])
-            self._take_quiet(run, 0, len(run))
+            self._take_usual(run, 0, len(run))
         else:
             with self._errors:
                 self._reducer.feed_run(MessageRun.of(messages), 0, self._errors.note_exception)
@@ -202,7 +203,8 @@ class Intake:
         known."""
         for member in self._members_missing():
             assert member.hello is not None
-            steps = max(self.steps_of(member.session))
+            received, finished = self.steps_of(member.session)
+            steps = max(received, finished)
             fields: dict[str, Scalar] = {"session": member.session, "steps": steps, "exact": False}
             fields["host"] = member.host
             self.report_message(Event("unsent", now_ns, member.hello.rank, steps, fields), now_ns)
@@ -237,10 +239,11 @@ class Intake:
         for event in self._record.take_missing():
             self.report_message(event, now_ns, keep=False)
 
-    def _is_quiet(self, received: Received) -> bool:
+    def _is_usual(self, received: Received) -> bool:
+        """Whether it is one of USUAL, from the process that has the rank."""
         if received.session != self._ranks.session_of(received.rank):
             return False
-        return type(received.message) in TOGETHER
+        return type(received.message) in USUAL
 
     def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         # Each sender is noted even where the messages cannot be taken as one run.
@@ -253,7 +256,7 @@ class Intake:
                 with self._errors:
                     self._keep_message(received, body)
         else:
-            self._take_quiet(run, 0, len(run))
+            self._take_usual(run, 0, len(run))
 
     def _take_each(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         for received, body in messages:
@@ -268,7 +271,7 @@ class Intake:
             self._ranks.note_sender(Received(now_ns, rank, session, 0, hello), now_ns)
             self.report_message(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
         self._keep_message(self._note_message(received, now_ns), body)
-        self._note_failure(received, now_ns)
+        self._note_answer_or_failure(received, now_ns)
 
     def _note_message(self, received: Received, now_ns: int) -> Received:
         """Note who has sent a message, and return it as it is to be kept. An error in noting does not lose
@@ -284,43 +287,48 @@ class Intake:
         Those that need nothing else are taken in columns."""
         # What an agent reports of a process comes after what that process has sent itself.
         # Order within a session stays, since `sorted_by` is stable.
-        order = np.where(relayed.heads[1] < 0, 2, 1)
+        _, ranks, _, _ = relayed.heads
+        order = np.where(ranks < 0, 2, 1)
         order[self._find_introductions(relayed)] = 0
         relayed, begin = relayed.sorted_by(order), 0
-        for place, received in relayed.others:
-            if type(received.message) not in TOGETHER:
-                self._take_quiet(relayed, begin, place)
-                with self._errors:
-                    self._take_relayed(received, relayed.body(place), now_ns)
-                begin = place + 1
-        self._take_quiet(relayed, begin, len(relayed))
+        for place, received in relayed.unusual_within(0, len(relayed)):
+            self._take_usual(relayed, begin, place)
+            with self._errors:
+                self._take_relayed(received, relayed.body(place), now_ns)
+            begin = place + 1
+        self._take_usual(relayed, begin, len(relayed))
 
     def _find_introductions(self, run: EncodedRun) -> list[int]:
-        """Places of the HELLOs of new ranks, and of the messages of their sessions before the first steps.
+        """Places of the first messages of new ranks' sessions, up to their first usual one.
 
         Each of these messages divides what is taken together: they are taken first.
         """
+        if run.steps is None:
+            return []
         ranks, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
-        hellos = (
-            [received for _, received in unusual if type(received.message) is Hello]
-            if run.steps is not None
-            else []
-        )
-        fresh = [hello for hello in hellos if hello.rank >= len(ranks) or ranks[hello.rank].hello is None]
-        sessions = {*{hello.rank: hello.session for hello in reversed(fresh)}.values()}
-        # Only what comes before a session's first other message: later ones depend on its steps.
-        places_of_unusual = {place for place, received in unusual if received.session in sessions}
-        of_each = [np.flatnonzero(run.heads[2] == session).tolist() for session in sessions]
-        return [place for places in of_each for place in takewhile(places_of_unusual.__contains__, places)]
+        session_of_new: dict[int, int] = {}  # by rank; of several, that of its first HELLO
+        for _, received in unusual:
+            rank = received.rank
+            if type(received.message) is Hello and (rank >= len(ranks) or ranks[rank].hello is None):
+                session_of_new.setdefault(rank, received.session)
+        unusual_places = {place for place, _ in unusual}
+        _, _, sessions, _ = run.heads
+        introductions: list[int] = []
+        for session in {*session_of_new.values()}:
+            for place in np.flatnonzero(sessions == session).tolist():
+                if place not in unusual_places:
+                    break  # later messages of the session depend on its steps
+                introductions.append(place)
+        return introductions
 
-    def _take_quiet(self, relayed: EncodedRun, begin: int, stop: int) -> None:
-        """STEPS, heartbeats and measurements: nearly all that comes."""
+    def _take_usual(self, run: EncodedRun, begin: int, stop: int) -> None:
+        """Record and analyze the messages from place `begin` to before `stop`, all of them USUAL."""
         if begin == stop:
             return
         # The recording first: an error in the analysis must not lose a message.
-        self._record.add_run(relayed, begin, stop, self._errors)
+        self._record.add_run(run, begin, stop, self._errors)
         with self._errors:
-            self._reducer.feed_run(relayed, begin, self._errors.note_exception, stop=stop)
+            self._reducer.feed_run(run, begin, self._errors.note_exception, stop=stop)
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
@@ -341,9 +349,9 @@ class Intake:
             self._awaited = True
         self._awaited |= isinstance(message, Bye)
         self._keep_message(received, body)
-        self._note_failure(received, now_ns)
+        self._note_answer_or_failure(received, now_ns)
 
-    def _note_failure(self, received: Received, now_ns: int) -> None:
+    def _note_answer_or_failure(self, received: Received, now_ns: int) -> None:
         """Note what decides which ranks are asked for evidence; called once the reducer has the message."""
         message = received.message
         if isinstance(message, Evidence):

@@ -331,7 +331,9 @@ def test_what_a_waiting_rank_costs_has_its_slow_part_in_the_all_reduces() -> Non
     slots = np.arange(100, 200)
     longer = slow_transfer_ms(window, slots, flag)
     assert longer == pytest.approx(np.full(100, 5.0), abs=1e-4)
-    without = compute_what_if(window, slots, (1,), flag.members, "cpu", transfer_ms=longer).no_straggler_ms
+    without = compute_what_if(
+        window, slots, (1,), flag.members, "cpu", extra_transfer_ms=longer
+    ).no_straggler_ms
     assert without == pytest.approx(10.0, abs=1e-3), "8 of work and 2 of transfer"
     assert compute_what_if(window, slots, (1,), flag.members, "cpu").no_straggler_ms == pytest.approx(
         15.0, abs=1e-3

@@ -133,15 +133,16 @@ def _with_cost(figures: Figures, shown: FrameSteps) -> FrameSteps:
     step: Column = figures.steps.group.of("step", shown.steps)
     p50 = number_or_none(median(step))
 
-    def without(gain: Column) -> float | None:
-        share = formulas.share(gain, window.group.of("step", detail.slots))
+    def step_ms_without(saved_ms: Column) -> float | None:
+        share = formulas.share(saved_ms, window.group.of("step", detail.slots))
         points = window.group.of("point", detail.slots)[~np.isnan(share)]
         if not len(points):
             return None
         near = _nearest(points, figures.steps.group.of("point", shown.steps).astype(np.int64))
         return number_or_none(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
-    what_if = WhatIf(without(gain), without(hidden), without(np.fmax(gain_of_both, np.fmax(gain, hidden))))
+    most_saved_ms = np.fmax(gain_of_both, np.fmax(gain, hidden))
+    what_if = WhatIf(step_ms_without(gain), step_ms_without(hidden), step_ms_without(most_saved_ms))
     if detail.clock_free:
         what_if = WhatIf(None, what_if.no_exposed_comm_ms, None)
     even_ms = what_if.no_straggler_ms
@@ -192,24 +193,30 @@ def _from_every_step(figures: Figures) -> FrameSteps:
             suspect=suspect,
             what_if=compute_what_if(all_steps, steps, suspected, flags.members, before=figures.unevenness),
         )
+    return _with_flagged(figures, shown, flag)
+
+
+def _with_flagged(figures: Figures, shown: FrameSteps, flag: StepFlag) -> FrameSteps:
+    """`shown` with the straggler that is flagged from every step, what it costs, and the what-if figures."""
+    all_steps, flags, steps = figures.steps, figures.flags, shown.steps
     judged = steps
     if flag.pattern != "persistent":
         judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
-    ranks = () if flag.pattern == "rotating" else flag.ranks
     straggler = measure_straggler(all_steps, flag, judged)
-    in_turn, place = flag.pattern == "rotating", straggler.place
-    transfer_ms = slow_transfer_ms(all_steps, steps, flag) if place == "cpu" else None
-    gained = compute_what_if(
-        all_steps, steps, ranks, flag.members, place, rotating=in_turn, transfer_ms=transfer_ms
+    rotating, place = flag.pattern == "rotating", straggler.place
+    what_if = compute_what_if(
+        all_steps,
+        steps,
+        () if rotating else flag.ranks,
+        flag.members,
+        place,
+        rotating=rotating,
+        extra_transfer_ms=slow_transfer_ms(all_steps, steps, flag) if place == "cpu" else None,
     )
-    p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
-        gain = ms_saved_without(all_steps, judged, ranks, flag.members, place)
-        gain = gain if transfer_ms is None else gain + slow_transfer_ms(all_steps, judged, flag)
-        cost_pct = 100 * float(mean(gain))
-        wall_ms = float(mean(all_steps.wall(judged)))
-        cost_pct = cost_pct / wall_ms if wall_ms > 0 else 0.0
+        cost_pct = _mean_cost_pct(all_steps, judged, flag, place)
     else:
+        p50, even_ms = float(median(all_steps.wall(steps))), what_if.no_straggler_ms
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
     straggler = replace(
         straggler,
@@ -218,7 +225,16 @@ def _from_every_step(figures: Figures) -> FrameSteps:
         pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
         disagrees=agreement.arrivals_disagree(figures, int(steps[-1])),
     )
-    return shown._replace(straggler=straggler, what_if=gained)
+    return shown._replace(straggler=straggler, what_if=what_if)
+
+
+def _mean_cost_pct(steps: StepWindow, slots: Indices, flag: StepFlag, place: OwnPlace | None) -> float:
+    """The share of these steps' time that the flagged ranks cost: medians do not show a few late steps."""
+    gain = ms_saved_without(steps, slots, flag.ranks, flag.members, place)
+    if place == "cpu":
+        gain = gain + slow_transfer_ms(steps, slots, flag)
+    wall_ms = float(mean(steps.wall(slots)))
+    return 100 * float(mean(gain)) / wall_ms if wall_ms > 0 else 0.0
 
 
 COMPARED = 64
@@ -234,9 +250,9 @@ def ms_saved_by_own_time(
 ) -> Column:
     """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
 
-    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
-    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
-    the times in the place that is late, when only these are drawn.
+    `own`: (ranks, n) own times. A late rank's k-th longest step gets the k-th longest of as many times of the
+    others; so steps that are long for all ranks stay long. `part`: (ranks, n) times in the place that is
+    late, when only these are replaced.
 
     Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
     `rotating`: the slowest rank of each step is the late one.
@@ -269,7 +285,10 @@ def ms_saved_without(
     *,
     rotating: bool = False,
 ) -> Column:
-    """(n,) `ms_saved_by_own_time` of some ranks; without backward where a last gradient is unknown."""
+    """(n,) `ms_saved_by_own_time` of some ranks; without backward where a last gradient is unknown.
+
+    `place`: where they are late, or a cause whose time is known: "cpu", "gc" or "uneven_work".
+    """
     if place == "uneven_work":
         gained = uneven_work.ms_saved_if_even(steps, slots, members)
         if not np.isnan(gained).all():
@@ -311,7 +330,7 @@ class _Beside(NamedTuple):
         return cls(ranks, late, int(np.flatnonzero(ranks == flag.rank)[0]), n_persistent)
 
     def _usual(self, values: Column) -> Column:
-        """(n,) the median of the ranks that are not late."""
+        """(n,) the median of the ranks that are not late. `of` puts those that always are first."""
         others = values[self.n_persistent :] if self.n_persistent else np.where(self.late, np.nan, values)
         return np.asarray(median(others.T))
 
@@ -472,14 +491,14 @@ def compute_what_if(
     *,
     rotating: bool = False,
     before: Unevenness | None = None,
-    transfer_ms: Column | None = None,
+    extra_transfer_ms: Column | None = None,
 ) -> WhatIf:
     """The median step if `ranks` had worked as the other `members` do, if all communication had been hidden,
     and both, over the same steps; with intervals of 95 % by block bootstrap.
 
     Without `ranks`: if every rank had worked as the median rank of the step. `place`: where they are late; in
-    the others they keep their times. `before`: what the last frame has computed. `transfer_ms`: (n,) by how
-    much `ranks` make the transfer of each step longer.
+    the others they keep their times. `before`: what the last frame has computed.
+    `extra_transfer_ms`: (n,) by how much `ranks` make the transfer of each step longer.
     """
     wall, several = steps.wall(slots), steps.world > 1
 
@@ -495,8 +514,8 @@ def compute_what_if(
         slowest, gain = slowest_and_gain(slots)
     else:  # then each step's are its own
         slowest, gain = before.of(slots, members, slowest_and_gain)
-    if transfer_ms is not None:
-        gain = gain + transfer_ms
+    if extra_transfer_ms is not None:
+        gain = gain + extra_transfer_ms
     # Late ranks draw from the times of the others: those are fewer steps than all ranks' own.
     late = max(1, len(ranks)) if ranks or rotating else 0
     drawn = float(np.sqrt(len(members) / max(1, len(members) - late)))

@@ -1,6 +1,7 @@
 """On which surfaces a figure is shown: `python -m tests.frames.surfaces NAME RECORDING` prints them.
 
-RECORDING is written: a made-up run, whose ranks report what this process measures of itself.
+RECORDING is written: a made-up run, whose ranks report what this process measures of itself. Tables that
+declare the figure, but whose `shown` is false for its values in this run, are named on stderr.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def surfaces_of(name: str, path: Path) -> set[str]:
     document = metrics_document(
         resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
     )
+    exported = ddptop.read(path).ranks.columns
     written = {one.name for one in metric_families(frame) if isinstance(one, Family) and one.samples}
     shown = {
         "bytes": bool(np.isfinite(values_of_ranks(figure, frame)).all()),
@@ -80,13 +82,20 @@ def surfaces_of(name: str, path: Path) -> set[str]:
         "metrics": figure.metric is not None and figure.metric.name in written,
         "export of steps": figure.step_place is not None
         and bool(np.isfinite(ddptop.read(path).steps[name]).all()),
-        "export": bool(np.isfinite(ddptop.read(path).ranks[figure.key]).all()),
+        "export": figure.key in exported and bool(np.isfinite(exported[figure.key]).all()),
         "report json": of_rank[0].get(figure.key) is not None,
         "report table": figure.title in rank_table(report, 400)[0],
         "help": meaning is not None and meaning.formula != "",
         "METRICS.md": f"| `{figure.documented_as}` |" in document,
     }
     return {surface for surface, is_shown in shown.items() if is_shown}
+
+
+def tables_without(name: str, surfaces: set[str]) -> list[str]:
+    """The tables that declare a figure, but are not among these surfaces: its `shown` was false there."""
+    figure = next(one for one in FIGURES if one.name == name)
+    declared = {"table": figure.screen, "once": figure.plain, "report table": figure.report}
+    return [table for table, column in declared.items() if column is not None and table not in surfaces]
 
 
 def _heat_of_last_steps(key: str, path: Path) -> Any:
@@ -135,4 +144,9 @@ def write_measured_run(path: Path) -> None:
 
 if __name__ == "__main__":
     write_measured_run(Path(sys.argv[2]))
-    print(json.dumps(sorted(surfaces_of(sys.argv[1], Path(sys.argv[2])))))
+    surfaces = surfaces_of(sys.argv[1], Path(sys.argv[2]))
+    print(json.dumps(sorted(surfaces)))
+    if hiding := tables_without(sys.argv[1], surfaces):
+        print(
+            f"`shown` is false in this run, as where all ranks have 0: {', '.join(hiding)}", file=sys.stderr
+        )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.shape import PACKAGE, ROOT
-from tests.frames.surfaces import SURFACES, surfaces_of, write_measured_run
+from tests.frames.surfaces import SURFACES, surfaces_of, tables_without, write_measured_run
 
 RECORDINGS = ROOT / "tests" / "recording"
 
@@ -115,3 +115,8 @@ def test_the_memory_of_torchs_allocator_is_everywhere(name: str) -> None:
 def test_what_a_rank_reads_from_disk_is_everywhere(tmp_path: Path) -> None:
     write_measured_run(tmp_path / "run.ddptop")
     assert surfaces_of("step_read_bytes", tmp_path / "run.ddptop") == SURFACES
+
+
+def test_the_tables_that_leave_a_figure_out_are_named() -> None:
+    assert tables_without("step_read_bytes", {"json", "once"}) == ["table", "report table"]
+    assert tables_without("step_read_bytes", set(SURFACES)) == []

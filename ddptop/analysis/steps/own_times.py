@@ -41,7 +41,7 @@ MEASURED = {
     "elements": ("elements", 1),
     "buffers": ("buffers", 1000),
 }
-"""Parts that ranks send as they are: the field of `OwnTime`, and how many of its units are one here."""
+"""Parts that ranks send as they are: the field of `OwnTime`, and what divides it (1000: us to ms)."""
 PART_COLUMNS = (*PLACES, *MEASURED, "waited", "exposed_wait", "buffers_wait")
 OWN_COLUMNS = ("own", "excess", "work_excess")
 FIGURE_OF_PART: dict[str, str] = {
@@ -92,8 +92,8 @@ def _read_sent_parts(block: StepBlock, counts: Mask) -> tuple[Column, Column]:
     part = dict(zip(PART_COLUMNS, parts, strict=True))
     for place in OUTSIDE_PHASES[:3]:
         np.divide(sent[place], 1000.0, out=part[place])
-    for name, (field, units) in MEASURED.items():
-        np.divide(sent[field], units, out=part[name])
+    for name, (field, divisor) in MEASURED.items():
+        np.divide(sent[field], divisor, out=part[name])
     if not counts.all():
         parts[:, ~counts] = waited[:, ~counts] = np.nan
     cpu = part["cpu"]

@@ -91,13 +91,13 @@ class Intake:
             self._take_each(arrived, now_ns)
         else:
             begin = 0
-            for place, (received, _) in enumerate(arrived):
+            for index, (received, _) in enumerate(arrived):
                 # It may decide which process is which rank: the messages before it are taken first.
                 if not self._is_usual(received):
-                    if begin < place:
-                        self._take_together(arrived[begin:place], now_ns)
-                    self._take_each(arrived[place : place + 1], now_ns)
-                    begin = place + 1
+                    if begin < index:
+                        self._take_together(arrived[begin:index], now_ns)
+                    self._take_each(arrived[index : index + 1], now_ns)
+                    begin = index + 1
             self._take_together(arrived[begin:], now_ns)
         if self._hosts is None or relayed is None:
             return len(arrived)

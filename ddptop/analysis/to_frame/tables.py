@@ -338,8 +338,8 @@ EVERY_STEP: Mapping[str, Callable[[StepWindow, Indices], Column]] = {
     "own": lambda steps, slots: steps.own(slots),
     "excess": lambda steps, slots: steps.excess(slots),
 }
-"""How the own times of all steps give a metric of the heat map, by its key; of steps whose last gradient is
-not known, they give none."""
+"""By the key of a metric of the heat map, how it follows from own times; unknown in steps whose last gradient
+is."""
 
 PART_OF_METRIC = {
     how.key: part

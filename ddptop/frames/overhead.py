@@ -83,11 +83,26 @@ class Overhead:
         return f"{fixed(measured.pct, 1)}% ({low} to {high})"
 
     @property
+    def is_measured(self) -> bool:
+        """Whether what is measured is known well enough to take the place of what is counted."""
+        return self._known_measured is not None
+
+    @property
+    def taken_pct(self) -> float | None:
+        """What `phrase` says, without its interval."""
+        measured = self._known_measured
+        return self.measured_pct if measured is None else measured.pct
+
+    @property
     def is_over_budget(self) -> bool:
         """Whether what `phrase` says, or all of its interval, is more than the budget."""
+        return self.exceeds_budget()
+
+    def exceeds_budget(self, factor: float = 1.0) -> bool:
+        """As `is_over_budget`, for a budget so many times as large."""
         measured = self._known_measured
         taken_pct = self.measured_pct if measured is None else measured.low
-        return taken_pct is not None and self.budget_pct is not None and taken_pct > self.budget_pct
+        return taken_pct is not None and self.budget_pct is not None and taken_pct > factor * self.budget_pct
 
     @property
     def _known_measured(self) -> MeasuredCost | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
+from ddptop.protocol.machine import OwnCost
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Message, Progress, Received, Run
 from ddptop.protocol.texts import printable
@@ -116,6 +117,9 @@ TAIL_CLOCKS = 1000
 """Blocks before these that are read for the newest CLOCK of each host, four minutes of a large run."""
 TAIL_NS = 10 * NS
 """The newest heartbeat and usage of every rank are within this."""
+BLOCKS_BACK = 1024
+"""Blocks before that which are searched for a heartbeat: near the limit, one is kept in minutes. Such blocks
+are small, and one is written a second."""
 
 
 FIRST_ROWS = 20_000
@@ -340,8 +344,8 @@ class Recording:
 
         That is: every lasting message before `before_ns` (None: the end), but of the CLOCK messages only the
         newest of each host in the last TAIL_CLOCKS blocks; the STEPS of about the last `steps` steps, and
-        what else arrived in that time and in the last ten seconds. `from_ns`: the STEPS that arrived since
-        then too.
+        what else arrived in that time and in the last ten seconds, or since the last heartbeat that was kept.
+        `from_ns`: the STEPS that arrived since then too.
         """
         before_ns = self.end_ns + 1 if before_ns is None else before_ns
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)
@@ -349,7 +353,7 @@ class Recording:
         if from_ns is not None:
             from_steps = min(from_steps, self.block_at(from_ns))
         # Heartbeats of the last seconds: without them every rank would look silent.
-        from_beats = min(from_steps, self.block_at(before_ns - TAIL_NS))
+        from_beats = min(from_steps, self._block_of_readings(self.block_at(before_ns - TAIL_NS), stop))
         numbers = {*self._lasting_blocks(0, from_beats, clocks=False)}
         numbers.update(self._lasting_blocks(0, from_beats)[-TAIL_CLOCKS:])
         earlier = [self._blocks[index] for index in sorted(numbers)]
@@ -448,6 +452,28 @@ class Recording:
         # CLOCKS is larger than the records of a block: the remainder is what lasts besides CLOCK.
         numbers: list[int] = (np.flatnonzero(lasting if clocks else lasting % CLOCKS) + first).tolist()
         return numbers
+
+    def _block_of_readings(self, from_beats: int, stop: int) -> int:
+        """The block from which on readings are read before `stop`: `from_beats`, or where the newest
+        heartbeats were left out near the limit, an earlier one with what ranks said of ddptop's cost."""
+        if any(self._holds(index, Progress) for index in range(stop - 1, from_beats - 1, -1)):
+            return from_beats
+        events = (received.message for received in self.lasting_with(Event))
+        if not any(isinstance(event, Event) and event.kind == "thinned" for event in events):
+            return from_beats
+        first, missing = from_beats, {Progress, OwnCost}
+        for index in range(from_beats - 1, max(-1, from_beats - 1 - BLOCKS_BACK), -1):
+            held = {kind for kind in missing if self._holds(index, kind)}
+            first, missing = index if held else first, missing - held
+            if not missing:
+                break
+        return first
+
+    def _holds(self, index: int, kind: type[Message]) -> bool:
+        """Whether a block holds a message of this class."""
+        return self._reader.may_hold(self._blocks[index], kind) and bool(
+            self._read_messages(index, is_of_type(kind))
+        )
 
     def _read_messages(self, index: int, selects: Selector) -> list[Received]:
         return self._reader.read_messages(self._blocks[index], selects)

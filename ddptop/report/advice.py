@@ -511,18 +511,13 @@ def _suggest_for_straggler(slow: StragglerSummary, gain: float, cost: str, *, ha
 
 def _suggest_recorder_limits(report: Report) -> Iterator[Suggestion]:
     overhead = report.overhead
-    if (
-        overhead.measured_pct
-        and overhead.budget_pct
-        and overhead.measured_pct > OVER_BUDGET * overhead.budget_pct
-    ):
+    if overhead.exceeds_budget(OVER_BUDGET):
         yield Suggestion(
             "recorder_budget",
             "ddptop takes more than its budget: run with --ddptop-off to compare.",
-            f"overhead {percent(overhead.measured_pct)} of the step on the worst rank, "
-            f"budget {percent(overhead.budget_pct)}",
-            overhead.measured_pct,
-            {"measured_pct": overhead.measured_pct, "budget_pct": overhead.budget_pct},
+            f"overhead {overhead.phrase} of the step, budget {percent(overhead.budget_pct)}",
+            overhead.taken_pct,
+            {"taken_pct": overhead.taken_pct, "budget_pct": overhead.budget_pct},
         )
     for alert in report.troubles:
         if alert.kind == "recording" and "limit" in alert.message:

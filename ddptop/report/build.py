@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
-    from ddptop.frames.ledger import Ledger
     from ddptop.recording.reader import Recording
     from ddptop.report.content import StragglerSummary
     from ddptop.report.step_table import StepTable
@@ -80,7 +79,8 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
         reader.read_blocks()
-        ledger = None if reader.has_all_steps else _read_ledger(recording)
+        # Of a recording near its limit steps are missing within what was read, too.
+        end = None if whole else _read_end(recording)
         report = make_report(
             reader.sampler,
             growing=recording.growing,
@@ -88,7 +88,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
             damage=recording.damage,
             recording=str(recording.path),
             refused=reader.refused,
-            ledger=ledger,
+            end=end,
         )
     return report, [sample.points for sample in reader.sampler.samples]
 
@@ -101,12 +101,13 @@ def make_report(
     damage: str | None = None,
     recording: str | None = None,
     refused: int = 0,
-    ledger: Ledger | None = None,
+    end: Frame | None = None,
 ) -> Report:
-    """The report of what was sampled. `growing`: the recording is still being written. `ledger`: of the whole
-    run, where not all steps were sampled."""
+    """The report of what was sampled. `growing`: the recording is still being written. `end`: the frame at
+    the end that a replay shows, where not all steps were sampled."""
     last = _take_last_frame(sampler, growing, recording)
-    last = last if ledger is None else replace(last, ledger=ledger)
+    if end is not None:
+        last = replace(last, ledger=end.ledger or last.ledger, overhead=end.overhead)
     samples, incidents = sampler.samples, sampler.incidents
     table = spread_skew(
         exclude_stalls(step_table(samples), incidents.stalls, sampler.reducer.state.started_s)
@@ -239,15 +240,15 @@ def _summarize_cost(table: StepTable, stalled_s: float, stragglers: Sequence[Str
     )
 
 
-def _read_ledger(recording: Recording) -> Ledger | None:
-    """The ledger at the end of a recording of which not all is read; None: it has no sums of it, and is too
-    large to add up all of its steps."""
+def _read_end(recording: Recording) -> Frame | None:
+    """The frame at the end of a recording of which not all is read; None: it has no sums of the ledger, and
+    is too large to add up all of its steps."""
     recorded = recording.ledgers_until(recording.end_ns, most_rows=MAX_STEP)
     if recorded is not None and recorded.sums:
-        return Player(recording, next_ns=recording.end_ns).ledger_at_end()
+        return Player(recording, next_ns=recording.end_ns).frame_at_end()
     if recording.count_steps() * (recording.world_size or 1) > SUMMED_ROWS:
         return None
-    return Player(recording, whole_rows=SUMMED_ROWS).ledger_at_end()
+    return Player(recording, whole_rows=SUMMED_ROWS).frame_at_end()
 
 
 def _with_sums(cost: Cost, last: Frame) -> Cost:
@@ -278,8 +279,6 @@ class _Reader:
         self._stretch = stretch
         self.sampler = RunSampler(sample_interval(steps))
         self.refused = 0
-        self.has_all_steps = True
-        """Whether the stretches so far leave no step out: then the ledger is known from them."""
 
     def read_blocks(self) -> None:
         """Read all of it, or stretches."""
@@ -291,7 +290,6 @@ class _Reader:
             begin, stop = max(reached, blocks.start), blocks.stop
             if begin > reached:
                 self.sampler.skip_rows()
-                self.has_all_steps = False
             self._feed_lasting(reached, begin)
             before = self.sampler.reducer.complete_step
             self._feed_blocks(begin, stop)
@@ -300,7 +298,6 @@ class _Reader:
                 self._feed_blocks(stop, stop + 1)
                 stop += 1
             reached = max(reached, stop)
-        self.has_all_steps &= reached == end
         self._feed_lasting(reached, None)
 
     def _feed_blocks(self, first: int, stop: int | None) -> None:

@@ -199,12 +199,12 @@ def footing_lines(report: Report) -> list[str]:
     elif reading.read_steps < reading.steps:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
-    if overhead.measured_pct is not None:
-        budget = f"budget {percent(overhead.budget_pct)}"
+    budget = f"budget {percent(overhead.budget_pct)}"
+    if overhead.measured_pct is not None and not overhead.is_measured:
         text += f" · ddptop took {percent(overhead.measured_pct)} of the step ({budget})"
     lines = [text]
     if overhead.measured is not None:
-        lines.append(overhead.measured.sentence)
+        lines.append(overhead.measured.sentence + (f"; {budget}" if overhead.is_measured else ""))
     if reading.damage:
         lines.append(f"damage: {reading.damage}")
     for trouble in report.troubles:

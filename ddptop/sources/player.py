@@ -27,7 +27,6 @@ from ddptop.protocol.vocabulary import NOT_ENDED
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
-    from ddptop.frames.ledger import Ledger
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.since_start import SinceStart
     from ddptop.recording.reader import Recording
@@ -228,10 +227,10 @@ class Player:
             return replace(frame, run=replace(frame.run, state="lost"))
         return frame
 
-    def ledger_at_end(self) -> Ledger | None:
-        """The ledger of the whole run; None: not known."""
+    def frame_at_end(self) -> Frame:
+        """The frame at the end, with the ledger of the whole run where it is known."""
         self.go_to(self.recording.end_ns)
-        return self.make_frame().ledger
+        return self.make_frame()
 
     # -- inside ------------------------------------------------------------------------
 

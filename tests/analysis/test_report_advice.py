@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ddptop.frames.overhead import MeasuredCost
 from ddptop.frames.stall import RankPosition
 from ddptop.protocol.messages import Steps
 from ddptop.report.advice import make_suggestions
@@ -265,6 +266,18 @@ def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
 def test_the_recorder_over_its_budget(healthy: Report) -> None:
     over = replace(healthy, overhead=replace(healthy.overhead, measured_pct=2.0, budget_pct=1.0))
     assert "overhead 2.0%" in found_in(over)["recorder_budget"].because
+
+
+@pytest.mark.parametrize(("low", "pct", "high", "is_told"), [(-0.3, 0.4, 1.1, False), (2.2, 2.6, 3.1, True)])
+def test_the_recorder_is_over_its_budget_by_what_the_first_line_of_the_screen_says(
+    healthy: Report, low: float, pct: float, high: float, is_told: bool
+) -> None:
+    measured = MeasuredCost(pct, low, high, 90)
+    cost = replace(healthy.overhead, measured_pct=2.8 - 2 * is_told, budget_pct=1.0, measured=measured)
+    suggested = found_in(replace(healthy, overhead=cost))
+    assert ("recorder_budget" in suggested) is is_told
+    if is_told:
+        assert f"overhead {cost.phrase} of" in suggested["recorder_budget"].because
 
 
 def test_the_most_valuable_comes_first(healthy: Report) -> None:

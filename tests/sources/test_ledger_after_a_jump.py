@@ -174,7 +174,7 @@ def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(
     def ledger_at_end() -> Ledger | None:
         with Recording.open(recorded) as recording:
             jumping = Player(recording, whole_rows=0, tail_rows=60, next_ns=recording.end_ns)
-            return jumping.ledger_at_end()
+            return jumping.frame_at_end().ledger
 
     whole = ledger_at_end()
     assert whole is not None

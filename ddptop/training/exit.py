@@ -33,7 +33,8 @@ from ddptop.training.guard import guard
 
 
 class ExitReason(NamedTuple):
-    """Why a process exits: text (`finished`, `ValueError: no such file`, `exit code 3`) and traceback."""
+    """Why a process exits: text (`finished`, `ValueError: no such file`, `exit code 3`, `SystemExit: no such
+    file`) and traceback."""
 
     reason: str
     trace: Stack | None
@@ -56,7 +57,8 @@ def exit_reason() -> ExitReason:
     A script's uncaught exception has been printed by then and is kept in `sys.last_value`. A child of
     multiprocessing runs its finalizers while the exception is still in flight, from Python 3.13 on after
     it; mp.spawn has already turned it into a SystemExit there. The code of a script's `sys.exit(3)` is
-    known to the launcher alone.
+    known to the launcher alone, and the text of its `sys.exit("no such file")` to nobody: Python prints the
+    text and drops the exception before atexit, with no hook in between.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     return _of_child[0] if _of_child else _reason_of(error)
@@ -68,12 +70,12 @@ def keep_for_child(error: BaseException) -> None:
 
 
 def _reason_of(error: BaseException | None) -> ExitReason:
-    if isinstance(error, SystemExit):
-        if error.code is None or error.code == 0:
+    # Of anything else that it was given Python prints the text, as it does of an exception.
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        if not error.code:
             return ExitReason(FINISHED, None)
         if error.__context__ is None or error.__suppress_context__:
-            code = error.code if isinstance(error.code, int) else 1
-            return ExitReason(f"exit code {code}", traceback_stack(error.__traceback__))
+            return ExitReason(f"exit code {error.code:d}", traceback_stack(error.__traceback__))
         # mp.spawn's SystemExit, or one within `except`: the exception that was handled is the reason.
         error = error.__context__
     if error is None:

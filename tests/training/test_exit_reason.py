@@ -55,11 +55,29 @@ def test_what_mp_spawn_has_turned_into_an_exit_is_found() -> None:
     assert found.trace is not None and found.trace.frames[0].function == "fail"
 
 
-@pytest.mark.parametrize(("code", "reason"), [(3, "exit code 3"), ("no data", "exit code 1")])
-def test_an_exit_code_is_told(code: object, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (3, "exit code 3"),
+        ("no data", "SystemExit: no data"),
+        (["a.pt", 7], "SystemExit: ['a.pt', 7]"),
+        ("no\ndata " * 90, f"SystemExit: {'no data ' * 90}"[:157] + "..."),
+    ],
+)
+def test_an_exit_code_or_the_text_in_its_place_is_told(code: object, reason: str) -> None:
     found = seen_in_flight(lambda: sys.exit(code))
     assert found.reason == reason
     assert found.trace is not None
+
+
+def test_a_text_given_while_an_exception_is_handled_is_told_with_that() -> None:
+    def leave() -> None:
+        try:
+            fail()
+        except KeyError:
+            sys.exit("no data")
+
+    assert seen_in_flight(leave).reason == "SystemExit: no data (while handling KeyError: 'batch')"
 
 
 @pytest.mark.parametrize("code", [None, 0])

@@ -279,6 +279,11 @@ class Recording:
         """
         return self._history.up_to(self._extent.contents.histories, self.run.monotonic_ns)
 
+    def known_at_end(self) -> SinceStart | None:
+        """What the analysis knew of all steps when that was last recorded; None: it was not recorded."""
+        pieces = (piece.since_start for _, piece in reversed(self.history_pieces()))
+        return next((piece for piece in pieces if piece is not None), None)
+
     def ledgers_until(self, t_ns: int, *, most_rows: int) -> RecordedLedgers | None:
         """The sums of the ledger as the writer recorded them up to a moment; None: no more than `most_rows`
         step rows shall be read after them, or FIRST_ROWS from the start."""

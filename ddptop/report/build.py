@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
+    from ddptop.protocol.since_start import SinceStart
     from ddptop.recording.reader import Recording
     from ddptop.report.content import StragglerSummary
     from ddptop.report.step_table import StepTable
@@ -89,6 +90,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
             recording=str(recording.path),
             refused=reader.refused,
             end=end,
+            known=recording.known_at_end(),
         )
     return report, [sample.points for sample in reader.sampler.samples]
 
@@ -102,9 +104,11 @@ def make_report(
     recording: str | None = None,
     refused: int = 0,
     end: Frame | None = None,
+    known: SinceStart | None = None,
 ) -> Report:
     """The report of what was sampled. `growing`: the recording is still being written. `end`: the frame at
-    the end that a replay shows, where not all steps were sampled."""
+    the end that a replay shows, where not all steps were sampled. `known`: what the live analysis recorded
+    last of all steps."""
     last = _take_last_frame(sampler, growing, recording)
     if end is not None:
         last = replace(last, ledger=end.ledger or last.ledger, overhead=end.overhead)
@@ -129,7 +133,15 @@ def make_report(
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
-        reading=_summarize_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
+        reading=_summarize_reading(
+            table,
+            per_sample,
+            sampler,
+            steps=_count_steps(table, known),
+            whole=whole,
+            damage=damage,
+            refused=refused,
+        ),
         verdict=(),
         cost=cost,
         stragglers=stragglers,
@@ -200,6 +212,7 @@ def _summarize_reading(
     per_sample: Column,
     sampler: RunSampler,
     *,
+    steps: int,
     whole: bool,
     damage: str | None,
     refused: int,
@@ -213,7 +226,7 @@ def _summarize_reading(
     unclear = np.array([reason is not None for reason in reasons], bool)
     mostly = bool(total > 0 and per_sample[unclear].sum() > total / 2)
     return Reading(
-        steps=round(float(table.steps.sum())),
+        steps=steps,
         read_steps=len(table.step),
         judged_pct=summaries.share_pct(float(table.seconds[measured].sum()), seconds),
         whole=whole,
@@ -222,6 +235,15 @@ def _summarize_reading(
         damage=damage,
         clock_reason=next((reason for reason in reversed(reasons) if reason), None) if mostly else None,
     )
+
+
+def _count_steps(table: StepTable, known: SinceStart | None) -> int:
+    """Steps that the group finished. The last of them may have been left out near the recording's limit:
+    those that were `known` by then count too."""
+    steps = round(float(table.steps.sum()))
+    if known is None or not len(table.step) or known.incarnation != int(table.incarnation[-1]):
+        return steps
+    return steps + max(0, known.step - int(table.step[-1]))
 
 
 def _summarize_cost(table: StepTable, stalled_s: float, stragglers: Sequence[StragglerSummary]) -> Cost:

@@ -80,3 +80,15 @@ def test_the_report_and_a_jump_say_the_cost_of_the_live_run(
     footing = "\n".join(footing_lines(report))
     assert "shadow blocks); budget 1.0%" in footing and "3.0%" not in footing
     assert not [suggested for suggested in report.advice if suggested.kind == "recorder_budget"]
+
+
+def test_the_report_counts_the_last_steps_that_were_left_out(
+    thinned: tuple[Path, Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, live = thinned
+    monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
+    with Recording.open(path) as recording:
+        assert int(recording.steps_of_blocks[1].max()) + 1 < STEPS, "the last step was left out"
+        reading = read_report(recording).reading
+    assert live.group.step == STEPS - 1 and reading.steps == STEPS
+    assert reading.read_steps < STEPS * 3 / 4

@@ -49,6 +49,8 @@ LOSS_INDENT = 2 + len(duration(LONGEST_S)) + 1
 
 LOSSES_TITLE = "What the run would take without its largest losses"
 
+SHORT_LOSSES_TITLE = "Without its largest losses"
+
 WAITED_TITLE = "What the others waited for"
 
 
@@ -82,7 +84,8 @@ def draw_losses(bill: Bill, width: int) -> list[Line]:
     """What the run would take without its largest losses, below a title; empty where there are none. With a
     digit more in a duration nothing moves."""
     phrases = loss_phrases(bill)
-    lines = [Line(LOSSES_TITLE, "strong").cut(width)] if phrases else []
+    title = LOSSES_TITLE if text_width(LOSSES_TITLE) <= width else SHORT_LOSSES_TITLE
+    lines = [Line(title, "strong").cut(width)] if phrases else []
     for lasts, without in phrases:
         first, *following = wrap_lines(without, width - LOSS_INDENT)
         lines.append(Line(f"{lasts:>{LOSS_INDENT - 1}} ").add(first))

@@ -34,7 +34,9 @@ class View:
     always_named: ClassVar[bool] = False
     """Whether the line of the views names it on every page; else only while it is open."""
     goes_back: ClassVar[bool] = False
-    """Whether Esc, or its key again, leads to the page before instead of the overview."""
+    """Whether Esc leads to the page before instead of the overview."""
+    left_by_its_key: ClassVar[bool] = False
+    """Whether its key, pressed again, does what Esc does."""
     follows_start: ClassVar[bool] = False
     """Whether the page of the start takes its place once that is due, and the overview once it is not."""
     explains_start: ClassVar[bool] = False

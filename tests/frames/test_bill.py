@@ -215,7 +215,7 @@ def test_a_longer_duration_moves_nothing_in_the_bill(width: int) -> None:
         for seconds in (59.4, 60.4)
     )
     assert before[-1].split() == after[-1].split()
-    n_headline = before.index(next(line for line in before if line.startswith(LOSSES_TITLE[:20])))
+    n_headline = before.index(next(line for line in before if "ithout its largest losses" in line))
     assert before[n_headline:] == after[n_headline:]
     assert any("without rank" in line for line in after)
 

@@ -487,10 +487,31 @@ def test_a_wide_page_says_on_which_way_one_has_come_to_it() -> None:
     person = Sketch(WantedSource(live()), (160, 50))
     for keys, title in (
         (("down", "enter"), "overview > rank 1"),
-        (("question_mark",), "rank 1 > keys"),
+        (("question_mark",), "overview > rank 1 > keys"),
         (("escape",), "overview > rank 1"),
         (("2", "f1"), "timeline > figures"),
     ):
         assert f"┌── {title} " in person.press(*keys).splitlines()[1]
     person.size = (80, 24)
     assert "── figures " in person.text().splitlines()[1]
+
+
+def test_escape_leads_from_a_rank_and_from_two_compared_to_where_one_came_from() -> None:
+    person = Sketch(WantedSource(live()), (160, 50))
+    assert "┌── timeline > rank 1 " in person.press("2", "down", "enter")
+    assert "┌── timeline > rank 2 " in person.press("right"), "the next rank is no step further"
+    assert "┌── timeline > rank 3 > rank 2 and rank 3 " in person.press("c", "right", "c", "c", "c")
+    person.press("escape")
+    assert person.place.view == "rank"
+    person.press("escape")
+    assert person.place.view == "timeline"
+    person.press("escape")
+    assert person.place.view == "overview" and not person.place.trail
+
+
+def test_why_on_the_page_of_the_slow_rank_stays_there() -> None:
+    person = Sketch(WantedSource(straggler()), (160, 50))
+    assert "┌── heat > rank 1 " in person.press("4", "w")
+    assert "┌── heat > rank 1 " in person.press("w")
+    person.press("escape")
+    assert person.place.view == "heat"

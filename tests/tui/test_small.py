@@ -53,6 +53,13 @@ def test_the_last_line_that_fits_says_that_there_is_more() -> None:
     assert wrap_lines(text, 20, 0) == []
 
 
+def test_the_title_of_the_largest_losses_is_whole_on_a_narrow_page() -> None:
+    assert "Without its largest losses" in map(str, lines_of("healthy", "bill", "30x6"))
+    assert "What the run would take without its largest losses" in map(
+        str, lines_of("healthy", "bill", "80x24")
+    )
+
+
 def test_a_long_name_leaves_room_for_what_is_the_matter_with_the_host() -> None:
     frame = silent(3, 4)
     assert sketch(FakeSource(frame), (30, 6)).splitlines()[1] == "▲ host gpu-002 is unreachable"

@@ -48,10 +48,10 @@ class ActionsBase(Screen):
         self.finish()
 
     def open_view(self, name: str, *, rank: int | None = None) -> None:
-        """Open a view, and request what its frames need; leave a page that goes back where it is open.
+        """Open a view, and request what its frames need; leave one that its key leaves where it is open.
         `rank`: put the cursor on this one."""
         place, before, after = self.place, self.view, VIEWS[name]
-        if after is before and after.goes_back:
+        if after is before and after.left_by_its_key:
             after = VIEWS[place.before]
         if isinstance(self.source, NoSource) and before.lists_runs:
             self.show_note(self.source.status())  # another page would hide the runs, and have nothing to show

@@ -15,6 +15,7 @@ from ddptop.frames.bill import (
     ledger_place_phrase,
 )
 from ddptop.frames.numbers import counted
+from ddptop.frames.training_kind import kind_phrase
 from ddptop.render.bill import draw_bill, draw_classes, draw_losses, draw_rank_bills, draw_waited_for
 from ddptop.render.line import Line, draw_rule
 from ddptop.render.milestones import draw_before_first_step
@@ -123,6 +124,7 @@ def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, size: tuple[int,
     lines = draw_band([PanelColumn(width, [Panel("bill of the whole run", losses)])], 1 + LOSSES_HEIGHT)
     classes = draw_classes(bill, CLASSES_WIDTH - BORDER, scene.ascii_only)
     waited, places = draw_waited_for(ledger, bill, right - BORDER), _draw_places(scene, right - BORDER)
+    waited = waited or [Line(text, "faint") for text in wrap_lines(_say_nobody_waited(scene), right - BORDER)]
     columns = [
         PanelColumn(CLASSES_WIDTH, [Panel("by class", classes)]),
         PanelColumn(right, [Panel("by rank and place", waited, WAITED_HEIGHT), Panel("by line", places)]),
@@ -139,6 +141,13 @@ def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, size: tuple[int,
     )
     ranks = Panel(f"by rank · {which}", bars)
     return lines + draw_band([PanelColumn(width, [ranks])], 1 + len(bars), find_borders(columns))
+
+
+def _say_nobody_waited(scene: Scene) -> str:
+    """Why no row says for whom the others waited."""
+    if kind := kind_phrase(scene.frame.run):
+        return f"{kind}: what ranks wait for each other is in the classes on the left, and not told apart"
+    return "no rank has waited for another"
 
 
 def _draw_places(scene: Scene, width: int) -> list[Line]:

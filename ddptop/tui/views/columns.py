@@ -26,6 +26,15 @@ MEANING = 6
 BRIEFLY = 2
 """Lines for the sentence alone, where there is little room."""
 
+FACTS = 2
+"""Lines for unit, bound, name in the JSON and source."""
+
+FORMULAS_FROM = 120
+"""Cells of a page from which each figure has its formula below it, if there are the lines for all."""
+
+NAME_FROM = 5
+"""Cells of a line besides the name of its figure, before what this one says."""
+
 SIGNS = {None: " ", True: "+", False: "-"}
 
 
@@ -35,6 +44,7 @@ class FiguresView(View):
     name = "columns"
     answers = "what each figure of the page means, and which columns are shown"
     goes_back = True
+    left_by_its_key = True
 
     def __init__(self, views: Views) -> None:
         """`views`: those whose figures it explains."""
@@ -45,11 +55,14 @@ class FiguresView(View):
         """A list; the meaning in one line or several."""
         place, figures = scene.place, self._views[scene.place.before].figures
         titles = figures.titles(scene)
+        name_width = max(text_width(figures.label(title)) for title in titles)
+        formulas = [_draw_formula(title, figures, name_width + NAME_FROM, width) for title in titles]
         tall = height >= 2 * MEANING + 2
-        below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
+        # All in full, where the page has the lines for it; then only the facts of one remain to be told.
+        in_full = width >= FORMULAS_FROM and len(titles) + sum(map(len, formulas)) + FACTS + 2 <= height
+        below = FACTS + 1 if in_full else MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
         scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
         lines = [draw_rule(width, f"{place.name_way('figures', width)}{figures.hint}")]
-        name_width = max(text_width(figures.label(title)) for title in titles)
         for index in shown:
             title, chosen = titles[index], index == scroll.cursor
             sign = SIGNS[place.columns.get(title) if figures.chooses_columns else None]
@@ -61,9 +74,14 @@ class FiguresView(View):
             line.add(_cut_meaning(meaning, width - line.width), "dim")
             line.target = index
             lines.append(line.cut(width))
+            for part in formulas[index] if in_full else []:
+                part.target = index
+                lines.append(part)
         lines += [Line()] * (height - below - len(lines))
         title = titles[scroll.cursor]
-        if tall:
+        if in_full:
+            lines += [draw_rule(width), *draw_explanation(title, figures, width)[-FACTS:]]
+        elif tall:
             lines += [draw_rule(width), *draw_explanation(title, figures, width)]
         elif below and (meaning := explain_figure(title, figures.fields)) is not None:
             words = wrap_lines(meaning.says or meaning.formula, width - 2, BRIEFLY)
@@ -105,6 +123,14 @@ class FiguresView(View):
         place, figures = screen.place, self._views[screen.place.before].figures
         titles = figures.titles(screen.scene())
         figures.choose(screen, titles[min(place.scroll.cursor, len(titles) - 1)])
+
+
+def _draw_formula(title: str, figures: PageFigures, column: int, width: int) -> list[Line]:
+    """The formula of a figure below its sentence; nothing where the sentence is all that is said."""
+    meaning = explain_figure(title, figures.fields)
+    if meaning is None or not meaning.says or not meaning.formula:
+        return []
+    return [Line(" " * column).add(text, "faint") for text in wrap_lines(meaning.formula, width - column)]
 
 
 def _cut_meaning(meaning: Meaning | None, width: int) -> str:

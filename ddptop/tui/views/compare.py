@@ -119,7 +119,10 @@ def _draw_figures(
         left_value, right_value = float(values[left_rank]), float(values[right_rank])
         is_any_known = is_any_known or known(left_value) or known(right_value)
         apart = right_value - left_value
-        line = Line("  ").add(fit_text(figure_name(figure, how), wide - 2), "dim")
+        name = figure_name(figure, how)
+        if text_width(name) > wide - 2:
+            name = name.removesuffix(f" {figure.unit}")
+        line = Line("  ").add(fit_text(name, wide - 2), "dim")
         line.add(fit_text(text(left_value), cell, True)).add(fit_text(text(right_value), cell, True))
         difference = _describe_difference(text, apart, left_value)
         line.add(

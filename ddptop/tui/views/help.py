@@ -78,6 +78,7 @@ class HelpView(View):
     name = "help"
     answers = "what the keys do"
     goes_back = True
+    left_by_its_key = True
 
     def __init__(self, views: Views) -> None:
         """`views`: those whose keys it explains."""

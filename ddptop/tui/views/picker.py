@@ -87,6 +87,7 @@ class PickerView(View):
     name = "picker"
     answers = "all runs and recordings of this machine"
     goes_back = True
+    left_by_its_key = True
     lists_runs = True
     filters_here = True
     filter_hint = "runs to list: a name, a script, live, !failed, /regex/"

@@ -444,6 +444,8 @@ def draw_samples(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
 class OneRankView(View):
     """A page of the rank under the cursor: moving leads to the next rank in the order of the table."""
 
+    goes_back = True
+
     def move(self, screen: Screen, lines: int) -> None:
         """Show the next rank, or the one before."""
         self.move_sideways(screen, 1 if lines > 0 else -1)

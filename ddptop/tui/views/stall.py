@@ -98,7 +98,8 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
         "When a run makes no progress, this page shows which rank is missing, the stack of its main thread, "
         "and where the others wait; when a process dies, how, and its traceback."
     )
-    lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap_lines(words, width - 2))]
+    if not grave:  # a run that stands still is no matter of what would be shown
+        lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap_lines(words, width - 2))]
     lines += _draw_silent_hosts(scene, width)
     past = [
         event

@@ -33,6 +33,7 @@ from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, live, straggler
 from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource
+from tests.tui.gallery import lines_of
 from tests.tui.screens import check
 
 SIZES = {"80x24": (80, 24), "30x6": (30, 6)}
@@ -170,3 +171,14 @@ def test_a_figure_has_one_name_on_every_view() -> None:
         for name, (known, titles) in views.items()
     }
     assert not any(others.values()), others
+
+
+def test_a_large_page_has_each_formula_below_its_figure_and_the_chosen_one_in_full() -> None:
+    text = lines_of("healthy", "figures", "160x50")
+    rows = [str(line) for line in text]
+    at = next(row for row, line in enumerate(rows) if " ms/step " in line)
+    assert "end − begin" in rows[at + 1]
+    assert sum("half the difference on each" in line for line in rows) == 1, "in the explanation alone"
+    assert sum("how much longer the rank takes than the others" in line for line in rows) == 1
+    assert sum(not line.strip(" │") for line in rows) <= 4
+    assert "end − begin" not in "".join(map(str, lines_of("healthy", "figures", "80x24")))

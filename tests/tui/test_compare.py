@@ -75,7 +75,7 @@ def test_what_is_not_known_is_a_dash_and_has_no_difference() -> None:
 def test_on_a_low_page_the_figures_that_tell_two_ranks_apart_come_first() -> None:
     person = Sketch(FakeSource(straggler()), (30, 6))
     rows = [line.split() for line in person.press("c", "down", "c").splitlines()[3:5]]
-    assert rows == [["excess", "…", "20.3", "0.0", "-20.3"], ["own", "tim…", "43.9", "23.6", "-20.3"]]
+    assert rows == [["excess", "20.3", "0.0", "-20.3"], ["own", "time", "43.9", "23.6", "-20.3"]]
     person.size = SIZE
     assert person.text().splitlines()[3].split()[0] == "state"
 

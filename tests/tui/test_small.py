@@ -200,7 +200,7 @@ def test_the_devices_of_a_host_are_those_of_all_its_ranks() -> None:
 def test_on_few_lines_a_figure_has_its_sentence() -> None:
     lines = sketch(FakeSource(straggler()), (30, 6), "f1").splitlines()
     assert lines[2].startswith("▸  excess")
-    assert lines[3:5] == ["  how much longer the rank", "  takes than the others; not …"]
+    assert lines[3:5] == ["  how much longer the rank", "  takes than the others"]
 
 
 def test_a_state_explains_itself() -> None:
@@ -560,3 +560,26 @@ def test_an_even_run_says_what_its_time_goes_to(frame: Frame, words: str) -> Non
     else:
         shown = sketch(FakeSource(frame), (80, 24)).splitlines()
         assert shown[2].startswith(f"▌  every rank {words} of step time")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", ["overview", "buckets", "stall", "run"])
+def test_no_chart_has_dots_that_its_title_does_not_explain(view: str, size: str) -> None:
+    text = "\n".join(map(str, lines_of("steps left out", view, size)))
+    assert ("····" not in text) or "left out" in text.replace("steps that were left out", "")
+
+
+def test_names_of_two_compared_ranks_have_their_unit_only_where_it_fits() -> None:
+    assert "  own time " in "\n".join(map(str, lines_of("healthy", "compare", "30x6")))
+    assert "  own time ms " in "\n".join(map(str, lines_of("healthy", "compare", "80x24")))
+
+
+def test_the_stall_page_of_a_run_that_stands_still_does_not_say_what_it_would_show() -> None:
+    says = "When a run makes no progress"
+    for world, is_said in (("healthy", True), ("4,096 ranks", False)):
+        assert any(says in str(line) for line in lines_of(world, "stall", "80x24")) == is_said
+
+
+def test_the_bill_of_a_run_without_ddp_says_why_nobody_waited() -> None:
+    text = "\n".join(map(str, lines_of("without DDP", "bill", "160x50")))
+    assert "no DDP model (FSDP2): waiting is in the classes on the left" in text

@@ -146,7 +146,7 @@ def _draw_bill_panels(scene: Scene, ledger: Ledger, bill: Bill, size: tuple[int,
 def _say_nobody_waited(scene: Scene) -> str:
     """Why no row says for whom the others waited."""
     if kind := kind_phrase(scene.frame.run):
-        return f"{kind}: what ranks wait for each other is in the classes on the left, and not told apart"
+        return f"{kind}: waiting is in the classes on the left, and not told apart"
     return "no rank has waited for another"
 
 

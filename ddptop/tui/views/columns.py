@@ -26,8 +26,8 @@ MEANING = 6
 BRIEFLY = 2
 """Lines for the sentence alone, where there is little room."""
 
-FACTS = 2
-"""Lines for unit, bound, name in the JSON and source."""
+WITHOUT_SENTENCE = 3
+"""Lines for the formula, and for unit, bound and source."""
 
 FORMULAS_FROM = 120
 """Cells of a page from which each figure has its formula below it, if there are the lines for all."""
@@ -58,9 +58,12 @@ class FiguresView(View):
         name_width = max(text_width(figures.label(title)) for title in titles)
         formulas = [_draw_formula(title, figures, name_width + NAME_FROM, width) for title in titles]
         tall = height >= 2 * MEANING + 2
-        # All in full, where the page has the lines for it; then only the facts of one remain to be told.
-        in_full = width >= FORMULAS_FROM and len(titles) + sum(map(len, formulas)) + FACTS + 2 <= height
-        below = FACTS + 1 if in_full else MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
+        # Below them the sentence of the chosen one need not be said again.
+        with_formulas = (
+            width >= FORMULAS_FROM and len(titles) + sum(map(len, formulas)) + WITHOUT_SENTENCE + 2 <= height
+        )
+        below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
+        below = WITHOUT_SENTENCE + 1 if with_formulas else below
         scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
         lines = [draw_rule(width, f"{place.name_way('figures', width)}{figures.hint}")]
         for index in shown:
@@ -74,17 +77,16 @@ class FiguresView(View):
             line.add(_cut_meaning(meaning, width - line.width), "dim")
             line.target = index
             lines.append(line.cut(width))
-            for part in formulas[index] if in_full else []:
+            for part in formulas[index] if with_formulas else []:
                 part.target = index
                 lines.append(part)
         lines += [Line()] * (height - below - len(lines))
         title = titles[scroll.cursor]
-        if in_full:
-            lines += [draw_rule(width), *draw_explanation(title, figures, width)[-FACTS:]]
-        elif tall:
-            lines += [draw_rule(width), *draw_explanation(title, figures, width)]
+        if tall:
+            with_sentence = not (with_formulas and formulas[scroll.cursor])
+            lines += [draw_rule(width), *draw_explanation(title, figures, width, with_sentence)]
         elif below and (meaning := explain_figure(title, figures.fields)) is not None:
-            words = wrap_lines(meaning.says or meaning.formula, width - 2, BRIEFLY)
+            words = wrap_lines(_cut_meaning(meaning, BRIEFLY * (width - 2)), width - 2, BRIEFLY)
             lines += [Line("  ").add(text) for text in words]
         return Page(lines, PageLayout(scroll))
 
@@ -126,11 +128,12 @@ class FiguresView(View):
 
 
 def _draw_formula(title: str, figures: PageFigures, column: int, width: int) -> list[Line]:
-    """The formula of a figure below its sentence; nothing where the sentence is all that is said."""
+    """The begin of the formula of a figure, below its sentence; nothing where one of them is all that is
+    said."""
     meaning = explain_figure(title, figures.fields)
     if meaning is None or not meaning.says or not meaning.formula:
         return []
-    return [Line(" " * column).add(text, "faint") for text in wrap_lines(meaning.formula, width - column)]
+    return [Line(" " * column).add(text, "faint") for text in wrap_lines(meaning.formula, width - column, 1)]
 
 
 def _cut_meaning(meaning: Meaning | None, width: int) -> str:
@@ -141,12 +144,12 @@ def _cut_meaning(meaning: Meaning | None, width: int) -> str:
     return text if text_width(text) <= width or not ends else text[: ends[-1]]
 
 
-def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
+def draw_explanation(title: str, figures: PageFigures, width: int, with_sentence: bool = True) -> list[Line]:
     """The sentence and the formula; then unit, bound, name in the JSON and source."""
     meaning = explain_figure(title, figures.fields)
     if meaning is None:
         return [Line("  as it is reported", "dim")]
-    sentence = wrap_lines(meaning.says, width - 2, MEANING - 3)
+    sentence = wrap_lines(meaning.says, width - 2, MEANING - 3) if with_sentence else []
     formula = wrap_lines(meaning.formula, width - 2, MEANING - 2 - len(sentence))
     facts = [
         Line(figures.label(title), "strong"),
@@ -155,9 +158,12 @@ def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]
         Line("name ", "dim").add(meaning.name),
     ]
     source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
+    told = Line("  ").extend(join_parts(facts, width - 2))
+    if width >= FORMULAS_FROM and told.width + source.width <= width:
+        told, source = told.extend(source), Line()
     return [
         *(Line("  ").add(text) for text in sentence),
         *(Line("  ").add(text, "dim" if sentence else "text") for text in formula),
-        Line("  ").extend(join_parts(facts, width - 2)),
+        told,
         source,
     ]

@@ -209,17 +209,24 @@ def draw_chart(
         if beside is not None:
             signs |= {beside + place: (sign, "dim") for place, sign in enumerate(largest)}
         pictures[0] = _put_signs(pictures[0], signs)
-        pictures[-1] = _put_signs(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
     is_dashed = faint is not None and bool(np.isfinite(faint).any())
     title = curve.title if is_dashed else _title_without_dash(curve)
-    title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
+    severe = sorted({*marks.values()} - {"thinned"})
+    title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in severe)]
     newest = curve.newest
     if clipped and beside is None:
         title.insert(curve.n_names, Line(f"{BEYOND} up to {largest}", "dim"))
         newest = tuple(index + (index >= curve.n_names) for index in newest)
+    if "thinned" in marks.values():
+        place = _explain_dots(title, max(curve.n_names, newest[0] + 1 if newest else 0), width - apart)
+        newest = tuple(index + (place is not None and index >= place) for index in newest)
+        if place is None:  # a sign that nothing explains
+            marks = {column: mark for column, mark in marks.items() if mark != "thinned"}
+    if pictures:
+        pictures[-1] = _put_signs(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
@@ -234,6 +241,21 @@ def draw_chart(
         lines.append(Line(" " * gutter).add("└", "rule").extend(_draw_axis(curve, axis, room)))
     return Chart(lines, plot, title, newest, drawn.scale)
 
+
+def _explain_dots(title: list[Line], after: int, width: int) -> int | None:
+    """Put what the dots mean into a title, at its end or where there is no room for the whole of it after so
+    many parts; return where, or None where it has no room at all."""
+    for place in (len(title), after):
+        for words in DOTS:
+            with_words = [*title[:place], Line(words, "faint"), *title[place:]]
+            if words in str(join_parts(with_words, width, 1)):
+                title[:] = with_words
+                return place
+    return None
+
+
+DOTS = (_MARKS["thinned"][2], "· left out")
+"""What the dots mean, and the same in few cells."""
 
 DASH = "┄ "
 """Before the name of a faint curve in a title."""

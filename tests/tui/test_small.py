@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddptop.frames.activity import EpochProgress
-from ddptop.frames.frame import Frame
+from ddptop.frames.frame import Frame, LoggedEvent, Suspect
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import NO_RANK_FLAGGED, step_line, verdict
@@ -30,6 +30,7 @@ from tests.tui.fake import (
     lost,
     many,
     replay,
+    saving,
     several,
     straggler,
     waiting,
@@ -501,6 +502,28 @@ def test_a_stall_is_in_the_step_after_the_last_complete_one_on_every_page() -> N
 )
 def test_one_line_names_the_loss_that_all_ranks_share(size: tuple[int, int], line: str) -> None:
     assert sketch(FakeSource(loading_data()), size).splitlines()[1] == line
+
+
+def test_one_line_names_the_verdict_where_it_is_about_a_rank_or_about_waiting() -> None:
+    frame, waits = loading_data(), saving()
+    costs = waits.ledger
+    assert costs is not None
+    data_s = costs.ranks.data_s + 0.2 * costs.elapsed_s
+    step = frame.group.step
+    ended = LoggedEvent(frame.unix_s, "straggler_end", "info", 1, step, "rank 1 is no longer slow")
+    shown = {
+        "waiting costs 33%": replace(waits, ledger=replace(costs, ranks=replace(costs.ranks, data_s=data_s))),
+        "rank 1 was the slowest in 6 of 8 steps": replace(
+            frame, suspect=Suspect(1, 9.0, 0.1, 6, 8, "every_step")
+        ),
+        ended.message: replace(frame, events=(*frame.events, ended)),
+    }
+    assert [verdict(frame).kind for frame in shown.values()] == ["uneven", "suspect", "recovered"]
+    for words, frame in shown.items():
+        assert "every rank loads data for" in verdict(frame).detail
+        for size in ((60, 6), (80, 6)):
+            line = sketch(FakeSource(frame), size).splitlines()[1]
+            assert words in line and "loads data" not in line
 
 
 def test_no_bar_of_a_cost_stands_beside_another_loss() -> None:

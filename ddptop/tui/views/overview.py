@@ -18,7 +18,6 @@ from ddptop.frames.phrases import (
     straggler_brief,
 )
 from ddptop.frames.verdict import (
-    NO_RANK_FLAGGED,
     SIGNS,
     Verdict,
     data_pct_of_all,
@@ -59,6 +58,9 @@ INDENT = 3
 
 _QUIET = frozenset({"even", "uneven", "recovered"})
 """Verdicts about skew that no rank can be blamed for: their figures are grey."""
+
+_NAMES_NO_LOSS = frozenset({"alone", "even", "little_detail", "clocks"})
+"""Verdicts that may name no loss: in one line, the data loading that all ranks share is worth more."""
 
 
 def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
@@ -185,9 +187,10 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
 
 def _data_loading_in(scene: Scene, shown: Verdict, room: int) -> str:
     """`data loading takes 39%`: what all ranks lose alike comes before that none of them is slow; empty where
-    it is little, or something else is wrong."""
-    pct = data_pct_of_all(scene.frame) if shown.kind in NO_RANK_FLAGGED else None
-    if pct is None:
+    it is little, or the sentence names something else."""
+    pct = data_pct_of_all(scene.frame)
+    waiting_pct = shown_cost_pct(scene.frame) or 0.0  # unknown where clocks are not compared
+    if pct is None or shown.kind not in _NAMES_NO_LOSS or waiting_pct >= UNEVEN_PCT:
         return ""
     texts = (data_loading_phrase(pct, scene.frame.run.world_size), f"data loading takes {percent(pct)}")
     return next((text for text in texts if text_width(text) <= room), "")

@@ -530,6 +530,13 @@ def test_no_bar_of_a_cost_stands_beside_another_loss() -> None:
     assert "█" not in sketch(FakeSource(loading_data()), (80, 24)).splitlines()[2]
 
 
+def test_a_wide_screen_of_few_lines_has_room_for_its_panel_or_has_none() -> None:
+    for height in range(3, 14):
+        for make in (live, many):
+            lines = sketch(FakeSource(make()), (140, height)).splitlines()
+            assert len(lines) == height and (height > 6 or "by host" not in lines[2])
+
+
 @pytest.mark.parametrize("view", ["timeline", "buckets", "heat", "bill", "rank", "compare"])
 def test_a_page_without_a_step_says_why_there_is_none(view: str) -> None:
     for world, words in (

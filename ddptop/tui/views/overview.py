@@ -383,7 +383,7 @@ class OverviewView(View):
         """The overview of the whole group."""
         lines = draw_verdict(scene, width, verdict_height(width, height))
         room = share_out_lines(height, len(scene.frame.ranks.state), len(lines))
-        side = panel_width(scene, width, room.table + room.legend + 1)
+        side = panel_width(scene, width, room.table + room.legend + (room.rules > 0))
         left = width - side
         rows = rank_rows(scene, left, room.table, room.tall)
         if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left

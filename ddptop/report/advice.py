@@ -517,7 +517,8 @@ def _suggest_recorder_limits(report: Report) -> Iterator[Suggestion]:
             "ddptop takes more than its budget: run with --ddptop-off to compare.",
             f"overhead {overhead.phrase} of the step, budget {percent(overhead.budget_pct)}",
             overhead.taken_pct,
-            {"taken_pct": overhead.taken_pct, "budget_pct": overhead.budget_pct},
+            {"measured_pct": overhead.measured_pct, "budget_pct": overhead.budget_pct}
+            | ({"taken_pct": overhead.taken_pct} if overhead.is_measured else {}),
         )
     for alert in report.troubles:
         if alert.kind == "recording" and "limit" in alert.message:

@@ -273,11 +273,13 @@ def test_the_recorder_is_over_its_budget_by_what_the_first_line_of_the_screen_sa
     healthy: Report, low: float, pct: float, high: float, is_told: bool
 ) -> None:
     measured = MeasuredCost(pct, low, high, 90)
-    cost = replace(healthy.overhead, measured_pct=2.8 - 2 * is_told, budget_pct=1.0, measured=measured)
+    cost = replace(healthy.overhead, measured_pct=0.8 if is_told else 2.8, budget_pct=1.0, measured=measured)
     suggested = found_in(replace(healthy, overhead=cost))
     assert ("recorder_budget" in suggested) is is_told
     if is_told:
-        assert f"overhead {cost.phrase} of" in suggested["recorder_budget"].because
+        over = suggested["recorder_budget"]
+        assert f"overhead {cost.phrase} of" in over.because
+        assert over.figures == {"measured_pct": 0.8, "budget_pct": 1.0, "taken_pct": pct}
 
 
 def test_the_most_valuable_comes_first(healthy: Report) -> None:

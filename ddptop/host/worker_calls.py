@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from ddptop.host.exits import RankProcess
 from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.texts import printable
+from ddptop.protocol.user_code import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,8 +40,6 @@ MOST_NATIVE = 3
 
 MAX_DUMP_BYTES = 4 << 20
 """Bytes that are read of what py-spy writes: a thread with a deep stack has some 20 kB."""
-
-_NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python3", "/lib64/python3", "<frozen")
 
 _PROCESS = "multiprocessing/process.py"
 """The file in which a process of multiprocessing begins."""
@@ -164,7 +163,7 @@ def innermost_call(dump: str, pid: int) -> str:
         return ""
     # A forked worker still has its parent's calls below the fork.
     calls = [*takewhile(lambda call: not (call[0].endswith(_PROCESS) and call[2] == "_bootstrap"), calls)]
-    user_calls = [call for call in calls if not any(part in call[0] for part in _NOT_THE_USERS)]
+    user_calls = [call for call in calls if is_users(call[0])]
     if not user_calls:
         return ""
     file, line, function = user_calls[0]

@@ -42,6 +42,16 @@ def test_the_call_is_the_innermost_one_of_the_main_thread_in_the_users_own_code(
         assert innermost_call(malformed, 7) == ""
 
 
+def test_a_call_of_ddptop_itself_is_not_the_users() -> None:
+    """It wraps `backward` in a checkout, where no folder of installed packages tells that."""
+    torch = ("/home/me/pytorch/torch/autograd/__init__.py", 340, "backward")
+    wrapper = ("/home/me/src/ddptop/ddptop/training/attach.py", 180, "backward")
+    train = ("/home/me/train.py", 12, "train")
+    assert innermost_call(dump(7, wrapper, train), 7) == "train.py:12 train", "it is the innermost one"
+    assert innermost_call(dump(7, torch, wrapper, train), 7) == "train.py:12 train"
+    assert innermost_call(dump(7, torch, wrapper, FETCH), 7) == "", "no call is the user's"
+
+
 def test_py_spy_is_not_waited_for_and_killed_where_it_takes_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

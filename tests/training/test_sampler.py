@@ -23,6 +23,7 @@ from ddptop.protocol.evidence import (
     samples_request,
 )
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.training import attach
 from ddptop.training.budget import SAMPLING_SHARES, Budget
 from ddptop.training.evidence import sampler as module
 from ddptop.training.evidence.call_tree import MAX_CALLS, CallTree
@@ -289,6 +290,10 @@ def test_a_tree_has_the_users_calls_and_their_shares() -> None:
         assert call.parent < index
 
 
+OWN_FILE = attach.__file__
+"""A file of ddptop that wraps a function of torch, which the user calls."""
+
+
 class Copied:
     """What is done while `copy.deepcopy` copies it."""
 
@@ -312,6 +317,23 @@ def test_what_a_library_calls_in_the_users_code_is_kept() -> None:
     copy.deepcopy([Copied(lambda: tree.add_sample(sys._getframe()))])
     functions = [call.function for call in tree.most_sampled()][-3:]
     assert functions == ["test_what_a_library_calls_in_the_users_code_is_kept", "__deepcopy__", "<lambda>"]
+
+
+@pytest.mark.parametrize("files", [("torch/autograd/graph.py", OWN_FILE), (OWN_FILE,)])
+def test_a_tree_has_no_calls_of_ddptop_itself(files: tuple[str, ...]) -> None:
+    """Not either where no call is the user's, as in a thread that a library has started."""
+    tree = CallTree()
+    calls: dict[str, Callable[..., None]] = {"call": lambda: tree.add_sample(sys._getframe(1))}
+    for number, file in enumerate(files):
+        path = file if file == OWN_FILE else f"/venv/lib/python3.12/site-packages/{file}"
+        text = f"def backward{number}(call=call): call()\ncall = backward{number}"
+        exec(compile(text, path, "exec"), calls)
+    thread = threading.Thread(target=calls["call"])
+    thread.start()
+    thread.join()
+    assert [call.file for call in tree.most_sampled() if call.file == OWN_FILE] == []
+    innermost = tree.most_sampled()[-1]
+    assert innermost.file.endswith(files[0] if len(files) > 1 else "threading.py")
 
 
 def test_a_tree_is_bounded() -> None:

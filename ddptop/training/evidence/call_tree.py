@@ -69,18 +69,19 @@ class CallTree:
 
     def _kept_calls(self, innermost: FrameType) -> Iterator[tuple[str, int, str]]:
         """File, line and function of the user's calls, and of the library's that the innermost of them has
-        called; the innermost first. Where no call is the user's, all of them."""
+        called; the innermost first. Where no call is the user's, all of them but ddptop's own."""
         frame: FrameType | None = innermost
         library: FrameType | None = None
         while frame is not None and not is_users(frame.f_code.co_filename):
             # Calls of ddptop itself, around the user's, are no library.
-            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            if not _is_own(frame):
                 library = frame
             frame = frame.f_back
         if frame is None:
             library, frame = None, innermost
             while frame is not None:
-                yield frame.f_code.co_filename, 0, self._library_name(frame)
+                if not _is_own(frame):
+                    yield frame.f_code.co_filename, 0, self._library_name(frame)
                 frame = frame.f_back
         if library is not None:
             yield library.f_code.co_filename, 0, self._library_name(library)
@@ -103,3 +104,8 @@ class CallTree:
             is_offered = getattr(offered, "__code__", None) is code
             self._names[code] = f"{package if is_offered else module}.{code.co_name}".lstrip(".")
         return self._names[code]
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether it is a call of ddptop itself."""
+    return frame.f_code.co_filename.startswith(_OWN_FOLDER)

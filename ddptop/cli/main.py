@@ -111,7 +111,8 @@ def _ended_by_signals() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    handled = [number for number in before if before[number] is not signal.SIG_IGN]
+    # None is a handler of C: Python could not put it back.
+    handled = [number for number in before if before[number] not in (signal.SIG_IGN, None)]
     hook_before = sys.unraisablehook
     received: list[int] = []
 

@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-ENDING_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM)
-"""Besides SIGINT, these end a command with 128 + their number, and the terminal is restored.
+ENDING_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
+"""Besides SIGINT, these end a command with 128 + their number: a terminal that is closed sends SIGHUP.
 
-A terminal that is closed sends SIGHUP, some supervisors SIGQUIT or SIGABRT. A library's own `abort()` still
-ends the process.
-"""
+SIGQUIT (Ctrl-\\) keeps its own action, so that it also ends a command that is stuck in a C function."""
 
 LEAVE_S = 0.4
 """How long a thread is waited for that was told to end. With two of these and the terminal, a screen is left

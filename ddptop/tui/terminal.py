@@ -33,8 +33,10 @@ from ddptop.sources.threads import ENDING_SIGNALS
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
-ENDING = (signal.SIGINT, *ENDING_SIGNALS)
-"""At these signals the screen ends orderly, with 128 + the signal's number."""
+ENDING = (signal.SIGINT, *ENDING_SIGNALS, signal.SIGQUIT, signal.SIGABRT)
+"""At these signals the screen ends orderly, with 128 + the signal's number, and the terminal is restored.
+
+Some supervisors send SIGQUIT or SIGABRT. A library's own `abort()` still ends the process."""
 
 
 class LastingStream:
@@ -188,7 +190,8 @@ def ended_by_signals(end: Callable[[int], object]) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in ENDING}
-    handled = [number for number in ENDING if before[number] is not signal.SIG_IGN]
+    # None is a handler of C, such as faulthandler's of SIGABRT: Python could not put it back.
+    handled = [number for number in ENDING if before[number] not in (signal.SIG_IGN, None)]
     came: list[int] = []
 
     def on_signal(number: int) -> None:

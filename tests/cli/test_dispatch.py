@@ -222,9 +222,7 @@ class DroppedWith:
         signal.raise_signal(self._number)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM, signal.SIGINT]
-)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_whose_exception_python_drops_still_ends_the_command(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -245,6 +243,32 @@ def test_a_signal_whose_exception_python_drops_still_ends_the_command(
         signal.signal(signal.SIGINT, before[1])
     assert code == 128 + number
     assert sys.unraisablehook is before[0]
+
+
+HANDLED = """
+import asyncio, signal
+from ddptop.cli.main import main
+from ddptop.tui.terminal import ended_by_signals
+
+async def show() -> None:
+    before = signal.getsignal(signal.SIGQUIT)
+    with ended_by_signals(print):
+        assert signal.getsignal(signal.SIGQUIT) is not before
+
+asyncio.run(show())
+raise SystemExit(main(["ls"]))
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGABRT", "SIGTERM"])
+def test_a_command_leaves_a_signal_alone_that_c_handles(home: dict[str, str], number: str) -> None:
+    """`PYTHONFAULTHANDLER` has C handle SIGABRT, and some programs have it handle SIGTERM."""
+    register = f"import faulthandler, signal; faulthandler.register(signal.{number})\n"
+    code = HANDLED if number == "SIGABRT" else register + HANDLED
+    command = [sys.executable, "-c", code]
+    environment = home | {"PYTHONFAULTHANDLER": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=120)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
 
 
 INTERRUPTED_IMPORT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from rich.cells import cell_len, set_cell_size
@@ -55,12 +56,16 @@ def fit_text(text: str, width: int, right: bool = False) -> str:
     return set_cell_size(text, width - 1) + "…" if width > 0 else ""
 
 
+_FIGURE_AT_END = re.compile(r"(?<!\S)[^\sA-Za-z]*\d$")
+
+
 def cut_at_word(text: str, width: int) -> str:
-    """At most `width` cells: cut with an ellipsis after a word that is no figure, or within the first one."""
+    """At most `width` cells: cut with an ellipsis after a word that is no figure, or within the first one. A
+    place, `train.py:6`, is no figure."""
     if text_width(text) <= width:
         return text
     cut = text
-    while " " in cut and (text_width(cut) + 1 > width or cut[-1].isdecimal()):
+    while " " in cut and (text_width(cut) + 1 > width or _FIGURE_AT_END.search(cut)):
         cut = cut.rpartition(" ")[0].rstrip(" ·:;,(")
     return f"{cut}…" if text_width(cut) < width else fit_text(text, width)
 

@@ -14,7 +14,7 @@ from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import NO_RANK_FLAGGED, step_line, verdict
 from ddptop.render.plain import draw_frame
-from ddptop.render.text import text_width, wrap_lines
+from ddptop.render.text import cut_at_word, text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views import why
@@ -613,3 +613,8 @@ def test_the_stall_page_of_a_run_that_stands_still_does_not_say_what_it_would_sh
 def test_the_bill_of_a_run_without_ddp_says_why_nobody_waited() -> None:
     text = "\n".join(map(str, lines_of("without DDP", "bill", "160x50")))
     assert "no DDP model (FSDP2): waiting is in the classes on the left" in text
+
+
+def test_a_message_is_cut_after_a_place_but_not_after_a_figure() -> None:
+    assert cut_at_word("rank 1 is in train.py:6 preprocess_dataset", 30) == "rank 1 is in train.py:6…"
+    assert cut_at_word("it waits since step 12,480 for rank 1", 28) == "it waits since step…"

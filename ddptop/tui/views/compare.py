@@ -137,7 +137,7 @@ def _draw_figures(
             line.add(f" {'▲' if worse else '▾'}" if cells else "  ", "warn" if worse else "good")
             line.add("█" * cells, "warn" if worse else "good")
         lines.append(line)
-    return lines if is_any_known else [Line("  no figure of either rank is known yet", "dim")]
+    return lines if is_any_known else [Line("  no figure is known yet", "dim")]
 
 
 def figure_name(figure: Figure, how: Compared) -> str:

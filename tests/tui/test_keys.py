@@ -13,7 +13,7 @@ from textual.theme import BUILTIN_THEMES
 from ddptop.render.line import Role
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do, ScreenKey
 from ddptop.tui.theme import THEMES
 from ddptop.tui.views.footer import TWO_LINES_FROM
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
@@ -463,6 +463,22 @@ def test_enter_in_the_help_runs_the_key_that_was_searched_for() -> None:
         assert person.place.view == "overview" and person.place.charts.log_loss is not None, "as the key l"
         person.press("question_mark", "slash", *"palette: any", "enter", "enter")
         assert person.place.prompt is not None and person.place.prompt.purpose == "palette"
+
+
+def test_enter_in_columns_of_the_help_runs_the_key_of_the_match_and_not_its_neighbour() -> None:
+    for searched, shown in (("save", "s"), ("palette: any", ": ^P")):
+        person = Sketch(FakeSource(live()), (160, 50))
+        person.press("question_mark", "slash", *searched, "enter")
+        action = person.place.scroll.action
+        assert isinstance(action, Action)
+        (key,) = action.arguments
+        assert isinstance(key, ScreenKey) and key.shown == shown
+    person = Sketch(FakeSource(live()), (160, 50))
+    person.press("question_mark", "slash", *"slower", "enter")
+    marked = person.place.scroll.hit
+    assert marked is not None and person.place.scroll.action is None, "no key is about this word"
+    person.press("enter")
+    assert person.place.prompt is not None and person.place.prompt.purpose == "palette"
 
 
 def test_enter_in_the_help_offers_all_keys_where_none_was_searched_for() -> None:

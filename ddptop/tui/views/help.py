@@ -12,6 +12,7 @@ from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, draw_rule, of_state, side_by_side
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import PAIRS, RECORDING_KEYS, SEARCH_KEY, Action, Do, ScreenKey
+from ddptop.tui.match import highlight_pattern
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
@@ -120,8 +121,8 @@ class HelpView(View):
         marked = body[scroll.hit] if scroll.hit is not None and scroll.hit < len(body) else None
         hint = RUN_HINT if width >= TWO_COLUMNS_FROM else ""
         words = " · ".join(filter(None, (hint, f"{counted(hidden, 'line')} below" if hidden else "")))
-        spots = marked.spots if marked is not None else ()
-        scroll = replace(scroll, action=spots[0][2] if spots else None)
+        action = None if marked is None else _find_action(marked, scene.place.searched)
+        scroll = replace(scroll, action=action)
         return Page(
             [draw_rule(width, scene.place.name_way("keys", width), words), *lines], PageLayout(scroll)
         )
@@ -190,6 +191,16 @@ class HelpView(View):
                 if key not in view.keys:
                     names.setdefault(key, []).append(explained.name)
         return names
+
+
+def _find_action(line: Line, searched: str) -> object:
+    """What a click on the first match in a line does that lies in the cells of a key; None: there is none."""
+    pattern, text = highlight_pattern(searched), str(line)
+    if pattern is None:
+        return None
+    cells = [text_width(text[: hit.start()]) for hit in pattern.finditer(text) if hit[0]]
+    spots = (spot for cell in cells for spot in line.spots if spot[0] <= cell < spot[1])
+    return next((action for _, _, action in spots), None)
 
 
 def _share_out(blocks: list[list[Line]]) -> tuple[list[Line], list[Line]]:

@@ -39,6 +39,16 @@ def test_of_thousands_the_culprit_stays_above_those_about_the_cursor(size: str) 
     check(f"lanes-many-{size}", page(straggler(4096), place, (SIZES | TINY)[size]))
 
 
+@pytest.mark.parametrize("width", range(30, 61))
+@pytest.mark.parametrize("skew_ms", [20.3, 1_234.5])
+def test_by_how_much_a_rank_came_last_is_said_with_what_it_is_after(skew_ms: float, width: int) -> None:
+    frame = replace(straggler(), timeline=replace(SHOWN["late"], skew_ms=skew_ms))
+    line = page(frame, place_at("timeline"), (width, 24)).splitlines()[1 + 1]
+    assert line == "▸ rank 1 came last" or re.fullmatch(
+        r"▸ rank 1 (came )?last, [\d.,]+ ±0.1 ms after the first", line
+    )
+
+
 @pytest.mark.parametrize("case", ["stale", "lost", "waiting", "unknowns"])
 def test_whatever_the_run_is_like(case: str) -> None:
     check(f"lanes-{case}-80x24", page(CASES[case](), place_at("timeline"), SIZES["80x24"]))

@@ -203,6 +203,10 @@ def _find_nearest(shown: Timeline, state: TimelineState) -> int:
     return min((lane.rank for lane in shown.lanes), key=lambda rank: abs(rank - state.rank), default=0)
 
 
+_AFTER_FIRST = " after the first"
+"""What the figure of the last rank is of: it is never shown without these words."""
+
+
 def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
     """Sign, role and notes on this step; limits of its figures come first."""
     notes = []
@@ -225,7 +229,7 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
         bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has checked
         who = f"rank {shown.last}{on_hosts(scene.frame, (shown.last,))}"
-        late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
+        late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms{_AFTER_FIRST}"
         even = f"no rank stands out: all within {fixed(shown.skew_ms, digits)}{bound} ms"
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)
@@ -236,6 +240,15 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
     if shown.kept_every > 1:
         notes.append(f"thinned recording: one step in {shown.kept_every:,} is kept")
     return sign, role, "; ".join(notes)  # type: ignore[return-value]  # mypy widens the roles to str
+
+
+def _shorten_lateness(text: str, width: int) -> str:
+    """`rank 1 last, 20.3 ms after the first`, or `rank 1 came last`, whichever fits; else the text."""
+    if not text.endswith(_AFTER_FIRST):
+        return text
+    who, figure = text.removesuffix(_AFTER_FIRST).rsplit(" came last, ", 1)
+    shorter = (f"{who} last, {figure}{_AFTER_FIRST}", f"{who} came last")
+    return next((brief for brief in shorter if text_width(brief) <= width), text)
 
 
 def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LanePlan, room: int) -> list[Line]:
@@ -530,7 +543,7 @@ class TimelineView(View):
             sign, role, text = _describe_step(scene, shown, state)
             text = scene.clean(text)
             if text_width(text) > width - 2:  # in one line, as others are: nothing below it moves
-                text = text.removesuffix(" after the first")
+                text = _shorten_lateness(text, width - 2)
             if height < LOW and text_width(text) > width - 2:
                 text = re.split("[,:;] ", text, maxsplit=1)[0]
             rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)

@@ -143,6 +143,8 @@ def write_measured_run(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] not in {figure.name for figure in FIGURES}:
+        sys.exit(f"ddptop/frames/figures.py declares no figure {sys.argv[1]!r}: NAME is its `name`")
     write_measured_run(Path(sys.argv[2]))
     surfaces = surfaces_of(sys.argv[1], Path(sys.argv[2]))
     print(json.dumps(sorted(surfaces)))

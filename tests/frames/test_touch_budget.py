@@ -120,3 +120,10 @@ def test_what_a_rank_reads_from_disk_is_everywhere(tmp_path: Path) -> None:
 def test_the_tables_that_leave_a_figure_out_are_named() -> None:
     assert tables_without("step_read_bytes", {"json", "once"}) == ["table", "report table"]
     assert tables_without("step_read_bytes", set(SURFACES)) == []
+
+
+def test_an_unknown_figure_is_said_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.frames.surfaces", "no_such_ms", tmp_path / "run.ddptop"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "no figure 'no_such_ms'" in done.stderr and not (tmp_path / "run.ddptop").exists()

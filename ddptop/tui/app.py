@@ -218,7 +218,7 @@ class DdptopApp(Actions, App[None]):
         # Written by the driver, so that it cannot come in the middle of an escape sequence of a picture.
         if called and self._driver is not None and not self.is_headless:
             self._driver.write(called)
-        self._gpu_past.notice(seen[0], self.place.rank)
+        self._gpu_past.notice(seen[0], self.place.rank, self.shown if self.frozen else None)
         if not self.frozen:
             self.follow_start(seen[0])
         return self.repaint()

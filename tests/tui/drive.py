@@ -55,7 +55,7 @@ class Sketch(Actions):
         width, height = self.size
         self.shown = self.shown if self.frozen else self.source.latest()
         prompt = self.place.prompt
-        self.gpu_past.notice(self.source.latest(), self.place.rank)
+        self.gpu_past.notice(self.source.latest(), self.place.rank, self.shown if self.frozen else None)
         if self.shown is None:
             page = without_frame(self.place, self.source.status(), width, height, self.ascii_only)
         else:

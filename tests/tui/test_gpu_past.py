@@ -23,11 +23,11 @@ def test_a_reading_a_second_is_kept_for_some_minutes() -> None:
     past, frame = GpuPast(), frame_of("healthy")
     for quarter in range(4 * (KEPT_S + 60)):
         past.notice(later(frame, quarter / 4, float(quarter % 100)), 0)
-    series = past.series_of(2)
+    series = past.series_of(2, later(frame, KEPT_S + 59.75))
     assert series is not None
     assert len(series.time_s) == KEPT_S and (np.diff(series.time_s) == 1.0).all()
     assert (series.power_w == 502.0).all() and series.mem_pct[0] == pytest.approx(100 * 61.2 / 81.0, abs=0.3)
-    assert past.series_of(9) is None
+    assert past.series_of(9, later(frame, KEPT_S)) is None
 
 
 def test_an_earlier_moment_of_a_recording_and_another_run_begin_anew() -> None:
@@ -35,10 +35,15 @@ def test_an_earlier_moment_of_a_recording_and_another_run_begin_anew() -> None:
     for second in range(20):
         past.notice(later(frame, second), 0)
     past.notice(later(frame, 5.5), 0)
-    series = past.series_of(0)
+    series = past.series_of(0, later(frame, 5.5))
     assert series is not None and series.time_s[-1] - series.time_s[0] == 5.0
-    past.notice(replace(later(frame, 30), run=replace(frame.run, name="another")), 0)
-    assert past.series_of(0) is None
+    before_gpus = replace(later(frame, 2.5), gpus=())
+    past.notice(before_gpus, 0)
+    series = past.series_of(0, before_gpus)
+    assert series is not None and series.time_s[-1] - series.time_s[0] == 2.0, "no GPU is known at that time"
+    other = replace(later(frame, 30), run=replace(frame.run, name="another"))
+    past.notice(other, 0)
+    assert past.series_of(0, other) is None and past.series_of(0, later(frame, 30)) is None
     past.notice(replace(frame, gpus=()), 0)
 
 
@@ -47,7 +52,39 @@ def test_of_very_many_ranks_that_of_one_is_kept() -> None:
     frame = replace(frame, gpus=tuple(replace(frame.gpus[0], rank=rank) for rank in range(MOST_RANKS + 1)))
     past.notice(later(frame, 0), 3)
     past.notice(later(frame, 1), 3)
-    assert past.series_of(3) is not None and past.series_of(4) is None
+    assert past.series_of(3, later(frame, 1)) is not None and past.series_of(4, later(frame, 1)) is None
+
+
+def test_in_a_fast_replay_readings_far_apart_cover_no_more_than_is_kept() -> None:
+    past, frame = GpuPast(), frame_of("healthy")
+    for second in range(0, 20 * KEPT_S, 75):
+        past.notice(later(frame, second), 0)
+    series = past.series_of(0, later(frame, 20 * KEPT_S - 75))
+    assert series is not None and len(series.time_s) == 4 and np.ptp(series.time_s) == 225
+
+
+def test_a_frozen_screen_shows_the_past_of_its_own_moment() -> None:
+    frame = frame_of("healthy")
+    source = StepsSource(frame)
+    person = Sketch(source, SIZES["160x50"])
+    person.press("enter")
+
+    def go_on(seconds: range, util_pct: float) -> None:
+        for second in seconds:
+            assert source.frame is not None
+            source.frame = replace(later(frame, second, util_pct), focus=source.frame.focus)
+            person.repaint()
+
+    go_on(range(60), 20.0)
+    frozen = gpu_charts(person.press("space"))
+    go_on(range(60, 60 + 3 * KEPT_S, 10), 95.0)
+    assert gpu_charts(person.text()) == frozen
+    assert "GPU use % 95" in person.press("space")
+
+
+def gpu_charts(text: str) -> list[str]:
+    """The lines from the charts on, without the last ones, which say how much newer the run is."""
+    return text.split("GPU use %", 1)[1].splitlines()[:-3]
 
 
 def watched(size: str, ascii_only: bool = False) -> str:

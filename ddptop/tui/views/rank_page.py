@@ -87,7 +87,7 @@ USE_LEVELS, USE_LEVELS_ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 
 def _add_gpu_use(scene: Scene, rank: int, line: Line, width: int) -> Line:
     """The line with the mean use of the GPU in each bit of the last minutes, where there is room for it."""
-    past = None if scene.gpu_past is None else scene.gpu_past.series_of(rank)
+    past = None if scene.gpu_past is None else scene.gpu_past.series_of(rank, scene.frame)
     begin = width - USE_CELLS - len("use ")
     if past is None or line.width >= begin:
         return line
@@ -388,7 +388,7 @@ def _draw_steps_and_gpu(scene: Scene, focus: RankSteps, width: int, height: int)
     steps = _draw_steps(focus, width, height)
     begin = max((line.width for line in steps), default=0) + 3
     room = width - begin
-    past = None if scene.gpu_past is None else scene.gpu_past.series_of(focus.rank)
+    past = None if scene.gpu_past is None else scene.gpu_past.series_of(focus.rank, scene.frame)
     if past is None or room < GPU_CELLS or height < LEAST_GPU_CHARTS:
         return steps
     return side_by_side(steps, _draw_gpu_past(scene, past, room, height), begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +21,10 @@ from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
 from ddptop.training.shadow import next_recorded
 from tests.made_up_run import NS, START_NS, World, feed_together
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ledger.step_times import AsidePlace
+    from ddptop.frames.columns import Column, Indices
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
 
@@ -340,6 +345,61 @@ def test_an_evaluation_after_the_last_step_is_one(version: int, evaluates_s: flo
     assert ranks.saving_s.tolist() == pytest.approx([0.0, saves_s], abs=0.01)
     assert ranks.end_s.tolist() == pytest.approx([8.0 - evaluates_s, 8.0 - saves_s], abs=0.01)
     assert_adds_up(ledger_of(world, reducer), world.now_us / 1e6)
+
+
+@pytest.mark.parametrize("is_in_phase", [False, True])
+def test_what_a_rank_does_within_an_evaluation_after_the_last_step_is_taken_from_it(
+    is_in_phase: bool,
+) -> None:
+    """No time is in two classes, and none of the evaluation is lost."""
+    world = World(2, own=True)
+    reducer = with_measured(world, VERSION)
+    run_world(world, reducer, 20)
+    last_us = world.now_us
+    if is_in_phase:
+        for at_us, kind in ((500_000, "phase_begins"), (7_000_000, "phase_ends")):
+            fields = {"name": "x"}
+            event = Event(kind, world.host_ns("node0", last_us + at_us), 0, world.step, fields)
+            reducer.feed(world.received(0, event, last_us + at_us))
+    for tenth in range(10, 61, 5):
+        beat = world.progress(0, last_us + tenth * 100_000, activity=int(Activity.EVALUATE))
+        reducer.feed(beat)
+    reducer.feed(compiled(world, 0, last_us + 2_000_000, 400_000, Phase.OTHER))
+    reducer.feed(saved(world, 0, last_us + 3_000_000, 30_000))
+    world.now_us = last_us + 8_000_000
+    feed_together(reducer, [*(world.bye(rank) for rank in range(2)), world.run("finished", 0)])
+    ranks = ledger_of(world, reducer).ranks
+    phase_s = 1.5 if is_in_phase else 0.0
+    assert ranks.evaluation_s.tolist() == pytest.approx([4.57, 0.0], abs=0.01)
+    assert ranks.compiling_s.tolist() == pytest.approx([0.4, 0.0], abs=0.01)
+    assert ranks.saving_s.tolist() == pytest.approx([0.03, 0.0], abs=0.01)
+    assert ranks.phase_s.tolist() == pytest.approx([phase_s, 0.0], abs=0.01)
+    assert ranks.end_s.tolist() == pytest.approx([3.0 - phase_s, 8.0], abs=0.01)
+    assert_adds_up(ledger_of(world, reducer), world.now_us / 1e6)
+
+
+def test_between_steps_no_frame_looks_at_what_comes_after_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(2, own=True)
+    reducer = with_measured(world, VERSION)
+    run_world(world, reducer, 20)
+    asked: list[int] = []
+    ledger = reducer.state.ledger
+    divide = ledger.aside_after_last_step
+
+    def note_ranks(ranks: Indices) -> dict[AsidePlace, Column]:
+        asked.extend(ranks.tolist())
+        return divide(ranks)
+
+    monkeypatch.setattr(ledger, "aside_after_last_step", note_ranks)
+    reducer.feed(saved(world, 0, world.now_us + 1_000_000, 500_000))
+    world.now_us += 2_000_000
+    ledger_of(world, reducer)
+    assert asked == []
+    reducer.feed(world.bye(1))
+    ledger_of(world, reducer)
+    assert asked == [1]
 
 
 def test_of_an_evaluation_without_batches_heartbeats_tell_the_length() -> None:

@@ -6,9 +6,11 @@ They are fed with every complete step, and with what lies between two steps. Tim
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -742,22 +744,20 @@ class RunLedger:
         if len(self.marks) < MAX_MARKS:
             self.marks.append(mark)
 
-    def aside_after_last_step(self) -> dict[AsidePlace, Column]:
-        """(ranks,) ms of evaluations, saves, compilations and declared phases after each rank's last complete
-        step, by place; empty where nothing is known of them."""
-        aside: dict[AsidePlace, Column] = {}
-        for mark in self.marks if self.marks_the_end else ():
-            if mark.rank >= len(self.end_ns) or self.end_ns[mark.rank] == NOT_BEGUN:
-                continue
-            others = [other for other in self.marks if other.rank == mark.rank and not other.is_heard]
-            if mark.is_heard and any(_overlap_ns(other, mark[1:3]) for other in others):
-                continue  # its rank has measured it
-            last_end_ns = int(self.end_ns[mark.rank] - self.shift_ns[mark.rank])
-            within = max(mark.begin_ns, last_end_ns), mark.end_ns
-            inner = [other for other in others if other.place in _INNER[mark.place]]
-            if within[0] < within[1]:
-                column = aside.setdefault(mark.place, np.zeros(len(self.end_ns)))
-                column[mark.rank] += round(_uncovered_ns(within, inner) / NS_PER_MS)
+    def aside_after_last_step(self, ranks: Indices) -> dict[AsidePlace, Column]:
+        """(n,) ms of evaluations, saves, compilations and declared phases of n ranks, all of which have
+        steps, after the last complete step of each, by place; empty where nothing is known of them."""
+        if not self.marks_the_end or not self.marks or not len(ranks):
+            return {}
+        marks_of: dict[int, list[MarkedSpan]] = {rank: [] for rank in ranks.tolist()}
+        for mark in self.marks:
+            if mark.rank in marks_of:
+                marks_of[mark.rank].append(mark)
+        aside: dict[AsidePlace, Column] = {place: np.zeros(len(ranks)) for place in _INNER}
+        for index, (rank, marks) in enumerate(marks_of.items()):
+            last_end_ns = int(self.end_ns[rank] - self.shift_ns[rank])
+            for place, ns in _divide_marks(marks, last_end_ns).items():
+                aside[place][index] = ns / NS_PER_MS
         return aside
 
     def _take_marks(self, begin_ns: Integers, end_ns: Integers, *, begins_group: bool) -> list[AsideTime]:
@@ -802,7 +802,39 @@ _INNER: Mapping[AsidePlace, tuple[AsidePlace, ...]] = {
     "evaluation": ("compiling", "saving"),
     "phase": ("compiling", "saving", "evaluation"),
 }
-"""What is no part of one of these that it lies in."""
+"""What is no part of one of these that it lies in: each comes behind its own."""
+
+
+def _divide_marks(marks: Sequence[MarkedSpan], begin_ns: int) -> dict[AsidePlace, int]:
+    """How long one rank was in each place after `begin_ns`: every moment is in one of them."""
+    measured = sorted(mark[1:3] for mark in marks if mark.place == "evaluation" and not mark.is_heard)
+    begins, ends = [begin for begin, _ in measured], [*accumulate((end for _, end in measured), max)]
+
+    def is_measured(heard: MarkedSpan) -> bool:
+        n_before = bisect_left(begins, heard.end_ns)
+        return n_before > 0 and ends[n_before - 1] > heard.begin_ns
+
+    spans_of: dict[AsidePlace, list[tuple[int, int]]] = {place: [] for place in _INNER}
+    for mark in marks:
+        if mark.end_ns > begin_ns and not (mark.is_heard and is_measured(mark)):
+            spans_of[mark.place].append((max(mark.begin_ns, begin_ns), mark.end_ns))
+    divided: dict[AsidePlace, int] = {}
+    spans: list[tuple[int, int]] = []
+    covered_ns = 0
+    for place, of_place in spans_of.items():
+        spans += of_place
+        before_ns, covered_ns = covered_ns, _covered_ns(spans)
+        divided[place] = covered_ns - before_ns
+    return divided
+
+
+def _covered_ns(spans: Iterable[tuple[int, int]]) -> int:
+    """How much time lies in one of these spans or more."""
+    covered, reached = 0, NOT_BEGUN
+    for begin, end in sorted(spans):
+        covered += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def _overlap_ns(mark: MarkedSpan, within: tuple[int, int]) -> int:

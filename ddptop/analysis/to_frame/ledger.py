@@ -232,11 +232,11 @@ def _add_since_last_step(state: RunState, ms: Column, diagnosis: Diagnosis | Non
     classes = _present_classes(state, end_ns != NOT_BEGUN)
     for row in np.unique(classes).tolist():
         ms[row, :world] += np.where(classes == row, open_ms - stalled_ms, 0.0)
-    for place, aside_ms in state.ledger.aside_after_last_step().items():
-        at_end = classes[:n_known] == _ROW["end"]
-        moved_ms = np.minimum(np.where(at_end, aside_ms[:n_known], 0.0), ms[_ROW["end"], :n_known])
-        ms[_ROW["end"], :n_known] -= moved_ms
-        ms[_ROW[place], :n_known] += moved_ms
+    at_end = np.flatnonzero(classes[:n_known] == _ROW["end"])
+    for place, aside_ms in state.ledger.aside_after_last_step(at_end).items():
+        moved_ms = np.minimum(aside_ms, ms[_ROW["end"], at_end])
+        ms[_ROW["end"], at_end] -= moved_ms
+        ms[_ROW[place], at_end] += moved_ms
 
 
 def _since_launch_ns(state: RunState, t_ns: int) -> int:

@@ -528,13 +528,14 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     lost = count_unsent(state, rank_state, steps, t_ns) if type(steps) is int else 0
     if exact and type(steps) is int:
         rank_state.step = max(rank_state.step, steps)
+    if exact and event.fields.get("finished") is True and rank_state.bye is None:
+        # Its BYE was not taken either. It may have finished without any step.
+        rank_state.bye, rank_state.ended_ns = Bye(event.t_ns, FINISHED), t_ns
+        state.presence.note_change()
+        state.end.finished.add(event.rank)
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
         _log_event(state, event, text, t_ns, severity="warning")
-        if event.fields.get("finished") is True and rank_state.bye is None:  # its BYE was not taken either
-            rank_state.bye, rank_state.ended_ns = Bye(event.t_ns, FINISHED), t_ns
-            state.presence.note_change()
-            state.end.finished.add(event.rank)
     elif event.fields.get("has_counter") is False and rank_state.before_recording:
         return  # it was on its way to its first step
     elif not exact:

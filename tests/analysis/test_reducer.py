@@ -436,6 +436,25 @@ def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
     )
 
 
+@pytest.mark.parametrize("steps", [0, 8])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_rank_that_finished_before_its_collector_was_there_is_finished(
+    make_world, steps: int, finished: bool
+) -> None:
+    """Also without a step. Its HELLO and its number of steps were in a file."""
+    world = make_world(2)
+    reducer = Reducer()
+    feed_together(reducer, [world.run(), *world.introduce()])
+    for rank in range(2):
+        fields = {"session": world.session(rank), "steps": steps, "exact": True}
+        if finished:
+            fields["finished"] = True
+        reducer.feed(world.event("unsent", rank, **fields))
+    reducer.feed(world.run("finished", 0))
+    assert [rank.finished for rank in reducer.state.ranks] == [finished] * 2
+    assert len(reducer.state.end.finished) == 2 * finished
+
+
 @pytest.mark.parametrize(
     ("recorded", "has_counter", "is_said"), [(False, False, False), (False, True, True), (True, False, True)]
 )

@@ -16,7 +16,7 @@ import numpy as np
 
 from ddptop.analysis.events import count_lost, note_out_of_batches
 from ddptop.analysis.figures import USED_UP_PCT
-from ddptop.analysis.health.alerts import check_loss
+from ddptop.analysis.health.bad_loss import check_loss
 from ddptop.analysis.past_activities import is_evaluating
 from ddptop.analysis.rank_table import NO_DELAY, UNKNOWN
 from ddptop.analysis.ranks import ABSENT
@@ -133,6 +133,7 @@ class RankMessages:
                     return begin + 1
                 stop, batch = int(batch.places[number]), batch.part(slice(0, number))
             batch, completed = self._take_steps(batch, stop_step)
+            self._note_finite_losses(batch)
             if completed and completed[-1][1].numbers[-1] >= stop_step:
                 stop = int(batch.places[-1]) + 1
             clocks.append(self._clocks_of_steps(batch))
@@ -265,6 +266,17 @@ class RankMessages:
         np.maximum.at(sessions.next_step, rows, messages.first_step + messages.counts)
         sessions.begun[rows] = 1
         return batch, completed_at
+
+    def _note_finite_losses(self, batch: _StepBatch) -> None:
+        """Note the last step with a known loss of ranks whose losses are finite: a message in which bad ones
+        begin or end is taken alone."""
+        messages, table = batch.messages, self._state.table
+        is_finite = batch.senders.current.copy()
+        is_finite[is_finite] = table.bad_loss_step[batch.senders.ranks[is_finite]] == UNKNOWN
+        last_rows = messages.columns.last_known[messages.begin + messages.counts - 1]
+        is_finite &= last_rows >= messages.begin
+        steps = messages.first_step + last_rows - messages.begin
+        np.maximum.at(table.finite_loss_step, batch.senders.ranks[is_finite], steps[is_finite])
 
     def _layout_numbers(self, generation: Integers, rows: Integers) -> Integers:
         """(n,) number of the layout of each message's generation; -1: not reported."""

@@ -68,7 +68,7 @@ class RankTable(_Columns):
     INITIAL: ClassVar = {
         **dict.fromkeys(("records", "lost_records", "session", "heard_ns", "seen_ns", "moved_ns"), 0),
         **dict.fromkeys(("own_ns", "delay_ns", "stood_ns", "step", "declared", "joined"), 0),
-        **dict.fromkeys(("micro_steps", "bad_loss_step"), UNKNOWN),
+        **dict.fromkeys(("micro_steps", "bad_loss_step", "finite_loss_step"), UNKNOWN),
     }
     records: Integers
     """Rows of steps that have arrived."""
@@ -96,6 +96,8 @@ class RankTable(_Columns):
     """Backward passes in its newest step that had inputs."""
     bad_loss_step: Integers
     """First of the consecutive steps with NaN or infinite losses up to now."""
+    finite_loss_step: Integers
+    """The newest step whose loss is known and finite: the last one before `bad_loss_step`, where that is."""
 
     def __init__(self, world: int = 0) -> None:
         super().__init__(world)

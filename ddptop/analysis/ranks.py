@@ -60,6 +60,8 @@ class PassedLoss(NamedTuple):
     finite_step: int
     """The step whose loss was finite again."""
     finite_ns: int
+    last_finite_step: int
+    """The last step before `step` whose loss was read; UNKNOWN: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ class RankState:
     joined = Cell()
     micro_steps = CellOrNone()
     bad_loss_step = CellOrNone()
+    finite_loss_step = CellOrNone()
 
     def take_logged(self, values: Mapping[str, Scalar]) -> None:
         """Take the newest values that its script logged."""

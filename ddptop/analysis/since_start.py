@@ -72,7 +72,9 @@ def _bad_losses(rank: int, member: RankState) -> list[BadLoss]:
     others with what it has put back."""
     losses = []
     if member.bad_loss_step is not None:
-        losses.append(BadLoss(rank, member.bad_loss_step, member.bad_loss_ns, UNKNOWN, UNKNOWN))
+        finite_step = UNKNOWN if member.finite_loss_step is None else member.finite_loss_step
+        begin = member.bad_loss_step, member.bad_loss_ns
+        losses.append(BadLoss(rank, *begin, UNKNOWN, UNKNOWN, finite_step))
     if member.bad_loss_before is not None:
         losses.append(BadLoss(rank, *member.bad_loss_before))
     return losses
@@ -85,9 +87,12 @@ def _recall_bad_loss(member: RankState, bad: BadLoss, step: int) -> None:
         if before is None:
             member.bad_loss_before = PassedLoss(*bad[1:])
     elif before is not None and before.step <= step:
-        member.bad_loss_before = before._replace(step=bad.step, since_ns=bad.since_ns)
+        member.bad_loss_before = before._replace(
+            step=bad.step, since_ns=bad.since_ns, last_finite_step=bad.last_finite_step
+        )
     elif before is None and member.bad_loss_step is not None:
         member.bad_loss_step, member.bad_loss_ns = bad.step, bad.since_ns
+        member.finite_loss_step = None if bad.last_finite_step == UNKNOWN else bad.last_finite_step
 
 
 def _logged(state: RunState) -> tuple[LoggedValues, ...]:

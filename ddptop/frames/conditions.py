@@ -165,7 +165,7 @@ class Condition:
     begin_is_event: bool = False
     """Whether an event of the same kind is logged when it begins."""
     remedy: str = ""
-    """What to try; `{rank}` and `{step}` (` of step 57`) are its own."""
+    """What to try; `{rank}`, `{step}` (` of step 57`) and `{batches}` (`batch of step 9`) are its own."""
     remedies: Mapping[str, str] = field(default_factory=dict)
     """What to try where the alert's evidence says why it is so, by its `why`."""
 
@@ -240,10 +240,10 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "nan": Condition(
             title="loss is not a number",
-            sentence="the loss of {who} is NaN or infinite since step {step:,}",
+            sentence="the loss of {who} is NaN or infinite since {since}",
             sentences={
                 "passed": "the loss of {who} was NaN or infinite {when}",
-                "event": ": loss is {what} since step {step:,}",
+                "event": ": loss is {what} since {since}",
             },
             severity="critical",
             sign="▲",
@@ -255,7 +255,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             in_report="passing",
             advice_order=0,
             begin_is_event=True,
-            remedy="Look at the batch{step} on rank {rank}; torch.autograd.set_detect_anomaly(True) names "
+            remedy="Look at the {batches}; torch.autograd.set_detect_anomaly(True) names "
             "the operation that first gives NaN.",
         ),
         "not_synchronised": Condition(

@@ -141,6 +141,17 @@ def step_phrase(step: int, incarnation: int) -> str:
     return f"elastic restart {incarnation}, step {step:,}" if incarnation else f"step {step:,}"
 
 
+def begin_phrase(step: int, last_step_before: int) -> str:
+    """`step 401`, `a step between 387 and 543`, `step 543 at the latest`: where something began.
+
+    It was first seen in `step`, and was not so yet in `last_step_before`; negative: nobody looked before."""
+    if last_step_before == step - 1:  # in the first step of all, too
+        return f"step {step:,}"
+    if last_step_before < 0:
+        return f"step {step:,} at the latest"
+    return f"a step between {last_step_before + 1:,} and {step:,}"
+
+
 def steps_phrase(first: int, last: int, incarnation: int, last_incarnation: int) -> str:
     """`steps 100 to 200`, `elastic restart 1, steps 3 to 50`, `step 900 to elastic restart 1, step 50`."""
     if incarnation != last_incarnation:

@@ -15,6 +15,7 @@ from ddptop.frames.phrases import (
     ended_by_signal,
     first_ranks,
     step_phrase,
+    steps_phrase,
 )
 from ddptop.frames.stall import STOPPED_THEN, STOPPED_WORKER
 from ddptop.frames.verdict import (
@@ -76,7 +77,21 @@ def remedy_of_alert(alert: Alert) -> str:
     if "{rank}" in action and alert.rank is None:
         return ""
     step = "" if alert.step is None else f" of {step_phrase(alert.step, alert.incarnation)}"
-    return action.format(rank=alert.rank, step=step)
+    return action.format(rank=alert.rank, step=step, batches=_batches_phrase(alert))
+
+
+def _batches_phrase(alert: Alert) -> str:
+    """`batch of step 401 on rank 1`, `batches of steps 387 to 543 on all ranks`: where a trouble may have
+    begun."""
+    where = "all ranks" if alert.rank is None else f"rank {alert.rank}"
+    step, last_step_before = alert.step, alert.evidence.get("last_finite_step")
+    if step is None:
+        return f"batches on {where}"
+    if isinstance(last_step_before, int) and last_step_before < step - 1:
+        steps = steps_phrase(last_step_before + 1, step, alert.incarnation, alert.incarnation)
+        return f"batches of {steps} on {where}"
+    batches = "batches" if alert.rank is None else "batch"
+    return f"{batches} of {step_phrase(step, alert.incarnation)} on {where}"
 
 
 def next_action(frame: Frame) -> str:

@@ -31,6 +31,8 @@ class BadLoss(NamedTuple):
     finite_step: int
     """The first step whose loss was finite again; UNKNOWN: there is none yet."""
     finite_ns: int
+    last_finite_step: int = UNKNOWN
+    """The last step before `step` whose loss was read; earlier versions did not record it."""
 
 
 class FlaggedSince(NamedTuple):
@@ -186,8 +188,11 @@ def _unpack_numbers(kind: str, data: object) -> tuple[int | float, ...]:
 
 
 def _read_bad_loss(value: object) -> BadLoss:
-    rank, step, since_ns, finite_step, finite_ns = _check_fields(value, 5)
-    return BadLoss(_RANK(rank), _STEP(step), _NS(since_ns), _STEP(finite_step), _NS(finite_ns))
+    if isinstance(value, (tuple, list)) and len(value) == 5:
+        value = (*value, UNKNOWN)  # of an earlier version
+    rank, step, since_ns, finite_step, finite_ns, last_finite_step = _check_fields(value, 6)
+    steps = _STEP(step), _STEP(finite_step), _STEP(last_finite_step)
+    return BadLoss(_RANK(rank), steps[0], _NS(since_ns), steps[1], _NS(finite_ns), steps[2])
 
 
 def _read_drift(value: object) -> PieceDrift:

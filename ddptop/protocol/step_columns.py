@@ -105,6 +105,12 @@ class StepColumns:
         return self.known is not None or bool(np.isinf(self.loss).any())
 
     @cached_property
+    def last_known(self) -> Integers:
+        """(n,) the last row up to this one with a reported loss; -1: there is none."""
+        rows: Integers = np.maximum.accumulate(np.where(self.is_known, np.arange(len(self)), -1))
+        return rows
+
+    @cached_property
     def ends(self) -> tuple[list[int], list[int], list[int]]:
         """For each row: microseconds from the message's base to the end of the step, flags, micro-steps."""
         ended = self.integers[BEGIN].astype(np.int64) + self.integers[WALL]

@@ -254,7 +254,8 @@ class Incidents:
         self.stalls: list[StallPeriod] = []
         self._deaths: dict[tuple[int, int, int | None], Death] = {}
         """By elastic restart, rank and pid."""
-        self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
+        self._troubles: dict[tuple[str, int | None], Alert] = {}
+        """By kind; of losses by their first step, too."""
         self._newest_alerts: tuple[Alert, ...] = ()
         """The alerts in the newest frame."""
         self._older: list[LoggedEvent] = []
@@ -363,7 +364,7 @@ class Incidents:
         if any(alert.kind == "ended_from_outside" for alert in frame.alerts):
             self._forget_explained(frame)
         else:  # the run has gone on since
-            self._troubles.pop(("ended_from_outside", None, None), None)
+            self._troubles.pop(("ended_from_outside", None), None)
         for death in frame.deaths:
             process = (death.incarnation, death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
@@ -373,12 +374,15 @@ class Incidents:
             in_report = condition_of(alert.kind).in_report
             if in_report in ("own_section", "from_log"):
                 continue
-            key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
+            key = (alert.kind, alert.step if alert.kind == "nan" else None)
             first_alert = self._troubles.get(key)
             if first_alert is not None and in_report == "passing":
-                # The first alert of such a kind says most; of a loss the last one says its end.
-                if alert.kind == "nan" and alert.severity == "warning":
-                    self._troubles[key] = replace(first_alert, message=alert.message, evidence=alert.evidence)
+                # The first alert of such a kind says most; of a loss the last one says its end, and whether
+                # other ranks have it since the same step.
+                if alert.kind == "nan" and (alert.severity == "warning" or alert.rank != first_alert.rank):
+                    self._troubles[key] = replace(
+                        first_alert, rank=alert.rank, message=alert.message, evidence=alert.evidence
+                    )
                 continue
             since_s = alert.since_s if first_alert is None else min(first_alert.since_s, alert.since_s)
             incarnation = frame.group.incarnation if first_alert is None else first_alert.incarnation

@@ -15,6 +15,7 @@ from ddptop.analysis.event_log import KEPT
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.history import COLUMNS
+from ddptop.frames.phrases import begin_phrase
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import ORDERLY_REASONS, Bye, Event, Hello, Run
@@ -278,11 +279,15 @@ def _with_recorded_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
         return replace(alert, step=last.step, message=last.message)
     if alert.kind == "nan" and alert.step is not None and last.step is not None:
         # The sentence has the step that this reducer saw first; the recorded one is earlier.
-        until, begin = f" {alert.step:,}", f" {last.step:,}"
-        message = alert.message.replace(f"since step{until}", f"since step{begin}")
-        message = message.replace(f"from step{until} to", f"from step{begin} to")
-        message = message.replace(f"at step{until}", f"from step{begin} to{until}")
-        return replace(alert, step=last.step, message=message)
+        last_finite_step = alert.evidence.get("last_finite_step")
+        seen = begin_phrase(alert.step, last_finite_step if isinstance(last_finite_step, int) else -1)
+        begin = last.message.rpartition(" since ")[2]
+        message = alert.message.replace(f"since {seen}", f"since {begin}")
+        message = message.replace(f"from {seen} to", f"from {begin} to")
+        message = message.replace(f"at {seen}", f"from {begin} to {alert.step:,}")
+        # Where it began is in the event's text alone.
+        evidence = {name: value for name, value in alert.evidence.items() if name != "last_finite_step"}
+        return replace(alert, step=last.step, message=message, evidence=evidence)
     return alert
 
 

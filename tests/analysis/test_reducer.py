@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.alerts import PASSED_LOSS_NS
+from ddptop.analysis.health.bad_loss import PASSED_LOSS_NS
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.record import Counts
 from ddptop.frames.frame import Frame
+from ddptop.frames.remedies import remedy_of_alert
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Layout, Received, Steps
@@ -347,6 +349,47 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     ]
     later = frame(reducer, world, after_s=PASSED_LOSS_NS / NS)
     assert "nan" not in [alert.kind for alert in later.alerts], "whoever looks now and then has seen it"
+
+
+def read_every(every: int, bad_from: Callable[[int], int]) -> Callable[[int, int], float | None]:
+    """Losses of which one of so many is read; those of a rank are NaN from a step on."""
+    return lambda rank, step: None if step % every else math.nan if step >= bad_from(rank) else 1.0
+
+
+@pytest.mark.parametrize(("world_size", "who"), [(2, "both ranks"), (4, "all 4 ranks")])
+def test_of_losses_that_are_seldom_read_the_begin_is_an_interval_and_no_rank_is_named(
+    make_world, world_size, who
+) -> None:
+    world, reducer = make_world(world_size), Reducer()
+    feed(reducer, world.run(), world.introduce())
+    feed(reducer, world.steps(70, loss=read_every(16, lambda rank: 41 if rank == 1 else 42)))
+    found = frame(reducer, world)
+    alert = found.alerts[0]
+    assert alert.message == f"the loss of {who} is NaN or infinite since a step between 33 and 48"
+    assert (alert.rank, alert.step) == (None, 48)
+    assert alert.evidence == {"ranks": world_size, "last_finite_step": 32}
+    assert remedy_of_alert(alert).startswith("Look at the batches of steps 33 to 48 on all ranks;")
+    [event] = [event for event in found.events if event.kind == "nan"]
+    assert event.message.endswith(": loss is NaN since a step between 33 and 48")
+    feed(reducer, world.steps(26, loss=read_every(16, lambda rank: 1_000)))
+    passed = frame(reducer, world).alerts[0].message
+    assert passed == f"the loss of {who} was NaN or infinite from a step between 33 and 48 to step 79"
+
+
+def test_a_rank_is_named_for_a_loss_that_is_seldom_read_where_the_others_are_still_finite(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(60, loss=read_every(16, lambda rank: 41 if rank == 2 else 1_000)))
+    alert = frame(reducer, world).alerts[0]
+    assert alert.message == "the loss of rank 2 is NaN or infinite since a step between 33 and 48"
+    assert remedy_of_alert(alert).startswith("Look at the batches of steps 33 to 48 on rank 2;")
+
+
+def test_a_loss_that_is_bad_when_first_read_began_there_at_the_latest(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(20, loss=lambda rank, step: None if step < 10 else math.inf))
+    alert = frame(reducer, world).alerts[0]
+    assert alert.message == "the loss of all 4 ranks is NaN or infinite since step 10 at the latest"
+    assert "last_finite_step" not in alert.evidence
 
 
 def test_the_first_bad_loss_is_the_one_of_the_lowest_step_whoever_reports_first(started) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis import rank_messages
-from ddptop.analysis.health.alerts import check_loss
+from ddptop.analysis.health.bad_loss import check_loss
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.reducer import Reducer
 from ddptop.cli.main import main

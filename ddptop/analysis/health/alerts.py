@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health import links
+from ddptop.analysis.health import bad_loss, links
 from ddptop.analysis.health.exits import (
     describe_exit,
     ended_ns,
@@ -19,7 +18,6 @@ from ddptop.analysis.health.exits import (
     reason,
 )
 from ddptop.analysis.health.hosts import (
-    REPORTS_S,
     UNREACHABLE_S,
     disks_alert,
     host_states,
@@ -27,7 +25,7 @@ from ddptop.analysis.health.hosts import (
     silent_ranks,
 )
 from ddptop.analysis.health.outside_end import outside_end, outside_end_alert, unexplained_ends
-from ddptop.analysis.ranks import SILENT_S, PassedLoss
+from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
@@ -53,9 +51,6 @@ if TYPE_CHECKING:
     from ddptop.frames.ledger import RareSlowness
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import RankStatus
-
-PASSED_LOSS_NS = 600 * NS
-"""How long the alert of a NaN or infinite loss remains after the loss is finite again."""
 
 
 def alerts(
@@ -91,7 +86,7 @@ def alerts(
         _alert_of_stall(state, diagnosis) if kept is None else None,
         _alert_of_compiling_ranks(state) if diagnosis is None else None,
         _alert_of_mismatch(state, diagnosis),
-        _alert_of_bad_loss(state, now_ns) or _alert_of_passed_loss(state, now_ns),
+        bad_loss.alert(state, now_ns),
         state.synchronisation.alert(),
         state.replicas.alert(),
         state.synchronisation.skipped.alert(),
@@ -313,43 +308,6 @@ def _side_phrase(rank: int, operation: str, call: str) -> str:
     return say("mismatch", "side", rank=rank, operation=operation or "a collective", where=where)
 
 
-def _alert_of_bad_loss(state: RunState, now_ns: int) -> Alert | None:
-    ranks = state.table.ranks_with_bad_loss()
-    bad = [(state.ranks[rank].bad_loss_ns, rank, state.ranks[rank].bad_loss_step or 0) for rank in ranks]
-    if not bad:
-        return None
-    since_ns, rank, step = min(bad, key=lambda entry: (entry[2], entry[0], entry[1]))
-    complete = -1 if state.complete_step is None else state.complete_step
-    is_new = state.ended_ns is None and now_ns - min(bad)[0] < REPORTS_S * NS
-    if complete < step - 1 and is_new:
-        return None  # a rank that has not reported the step before may have made it
-    and_others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
-    message = say("nan", who=f"rank {rank}{and_others}", step=step)
-    return Alert.declared("nan", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
-
-
-def _alert_of_passed_loss(state: RunState, now_ns: int) -> Alert | None:
-    """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
-    ranks = [rank for rank, member in enumerate(state.ranks) if member.bad_loss_before is not None]
-    before = [(state.ranks[rank].bad_loss_before, rank) for rank in ranks]
-    passed = [
-        (passed_loss, rank)
-        for passed_loss, rank in before
-        if passed_loss and now_ns - passed_loss.finite_ns < PASSED_LOSS_NS
-    ]
-    if not passed:
-        return None
-    first, rank = min(passed, key=lambda entry: (entry[0].step, entry[1]))
-    again = max(loss.finite_step for loss, _ in passed)
-    and_others = f" and {counted(len(passed) - 1, 'other')}" if len(passed) > 1 else ""
-    steps = (
-        f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
-    )
-    message = say("nan", "passed", who=f"rank {rank}{and_others}", when=steps)
-    evidence: dict[str, Scalar] = {"ranks": len(passed), "finite_step": again}
-    return Alert("nan", "warning", rank, first.step, state.unix_s(first.since_ns), message, evidence)
-
-
 def _alert_of_straggler(state: RunState, straggler: Straggler | None) -> Alert | None:
     if straggler is None:
         return None
@@ -433,18 +391,3 @@ def _alert_of_refused_messages(state: RunState) -> Alert | None:
     message = say("refused_messages", counts=", ".join(words), why=why)
     since_s = state.unix_s(since_ns)
     return Alert.declared("refused_messages", None, None, since_s, message, {**counts, "reason": reason})
-
-
-def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) -> None:
-    """Note the begin or the end of steps with losses that are no finite numbers."""
-    rank_state = state.ranks[rank]
-    if isfinite(loss):
-        if rank_state.bad_loss_step is not None:
-            since = (rank_state.bad_loss_step, rank_state.bad_loss_ns)
-            rank_state.bad_loss_before = PassedLoss(*since, step, t_ns)
-        rank_state.bad_loss_step = None
-    elif rank_state.bad_loss_step is None:
-        rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
-        what = "NaN" if isnan(loss) else "infinite"
-        text, world = say("nan", "event", what=what, step=step), state.world
-        state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, step=step)

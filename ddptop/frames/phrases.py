@@ -287,8 +287,11 @@ def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False, who
     return f"waiting costs {percent(pct)}{error}{of_whole}"
 
 
-def data_loading_phrase(pct: float, n_ranks: int) -> str:
-    """`every rank loads data for 61% of step time`: the least share of any rank."""
+def data_loading_phrase(pct: float, n_ranks: int | None) -> str:
+    """`every rank loads data for 61% of step time`: the least share of any rank; without `n_ranks` in short,
+    `data loading takes 61%`."""
+    if n_ranks is None:
+        return f"data loading takes {percent(pct)}"
     return f"{'the' if n_ranks == 1 else 'every'} rank loads data for {percent(pct)} of step time"
 
 

@@ -143,7 +143,7 @@ def verdict(frame: Frame) -> Verdict:
     # Versions and networks that differ may do no harm: they are said until the first step.
     if "preflight" in alerts and alerts["preflight"].evidence.get("gpu") and frame.group.step is not None:
         return Verdict("preflight", "warning", alerts["preflight"].message, step_line(frame))
-    return _no_straggler(frame)
+    return _lead_with_data_loading(frame, _no_straggler(frame))
 
 
 def run_state(frame: Frame) -> RankStatus:
@@ -291,7 +291,7 @@ def step_line(frame: Frame) -> str:
 
 
 NO_RANK_FLAGGED: frozenset[VerdictKind] = frozenset(
-    {"alone", "even", "uneven", "recovered", "suspect", "little_detail", "clocks"}
+    {"alone", "even", "uneven", "recovered", "suspect", "little_detail", "clocks", "data_bound"}
 )
 """Verdicts of a run that makes steps and whose ranks are not slow: all ranks may be slow alike."""
 
@@ -300,6 +300,34 @@ def data_pct_of_all(frame: Frame) -> float | None:
     """`Ledger.data_pct_of_all`; None also before FEW_STEPS, and where the sums of the run are not known."""
     ledger = frame.ledger
     return None if ledger is None or ledger.run.steps < FEW_STEPS else ledger.data_pct_of_all
+
+
+def costs_more_than_waiting(data_pct: float | None, waiting_pct: float | None) -> bool:
+    """Whether data loading of all ranks is the loss to name first. None: below DATA_PCT, or not known."""
+    return data_pct is not None and data_pct > (waiting_pct or 0.0)
+
+
+DATA_WARNING_PCT = 25.0
+"""From this share of step time on, data loading of all ranks is a warning: a quarter of the run."""
+
+
+def sign_of_data_loading(pct: float) -> Sign:
+    """The sign of the sentence that all ranks load data for so much of step time."""
+    return "warning" if pct >= DATA_WARNING_PCT else "busy"
+
+
+def _lead_with_data_loading(frame: Frame, judged: Verdict) -> Verdict:
+    """The bottleneck is the headline: where all ranks lose more by loading data than by waiting, that is the
+    sentence, and what is said of the ranks is below. A rank that is about to be flagged, or no longer is,
+    comes first."""
+    pct = data_pct_of_all(frame)
+    is_judged = judged.kind in NO_RANK_FLAGGED and judged.kind not in ("suspect", "recovered")
+    if pct is None or not is_judged or not costs_more_than_waiting(pct, shown_cost_pct(frame)):
+        return judged
+    loads = data_loading_phrase(pct, frame.run.world_size)
+    parts = (part for part in judged.detail.split(" · ") if part != loads)
+    detail = " · ".join(filter(None, (judged.sentence, *parts)))
+    return Verdict("data_bound", sign_of_data_loading(pct), loads, detail, data_loading_phrase(pct, None))
 
 
 def _with_data_loading(frame: Frame, detail: str) -> str:
@@ -552,7 +580,8 @@ def _find_recovery(frame: Frame) -> LoggedEvent | None:
 
 def slowest(frame: Frame) -> str | None:
     """The flagged or suspected rank: `rank 1 +20.3 ms data`, `in turn`, or `none`; None: unknown."""
-    late, kind = frame.straggler, verdict(frame).kind
+    late, shown = frame.straggler, verdict(frame)
+    kind = _no_straggler(frame).kind if shown.kind == "data_bound" else shown.kind
     if late is not None:
         cause = cause_phrase(late.cause, late.place, short=True)
         where = on_hosts(frame, (late.rank,))

@@ -17,6 +17,7 @@ from ddptop.frames.phrases import (
     UNEVEN_PCT,
     Failure,
     cpu_shortage_phrase,
+    data_loading_phrase,
     death_phrase,
     ended_by_signal,
     interval_error,
@@ -28,7 +29,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
 )
 from ddptop.frames.sampled_stack import hot_line, samples_phrase, stack_of_straggler
-from ddptop.frames.verdict import ONE_RANK
+from ddptop.frames.verdict import FEW_STEPS, ONE_RANK, costs_more_than_waiting, sign_of_data_loading
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.report.content import Finding
 
@@ -121,7 +122,7 @@ def make_findings(report: Report) -> tuple[Finding, ...]:
         result.append(Finding("cpus", "warning", sentence))
     result += _find_stragglers(report)
     if not report.stragglers:
-        result.append(_no_straggler(report))
+        result.append(_lead_with_data_loading(report, _no_straggler(report)))
     result[-1] = replace(result[-1], detail=(*result[-1].detail, *_long_steps(report)))
     return (*result, *_find_doubts(report))
 
@@ -413,6 +414,19 @@ def _what_if_phrase(slow: StragglerSummary) -> str:
     """`a step took 46.8 ms (median); without the slow rank 26.6 ±0.4`."""
     without = what_if_phrase(slow.step_without_ms, slow.step_without_low_ms, slow.step_without_high_ms)
     return f"a step took {fixed(slow.step_ms or 0.0)} ms (median); without the slow rank {without}"
+
+
+def _lead_with_data_loading(report: Report, finding: Finding) -> Finding:
+    """What is said of the ranks, below what they all lose by loading data, where that is more: as on the
+    screen (`ddptop/frames/verdict.py`)."""
+    ledger = report.ledger
+    if ledger is None or ledger.run.steps < FEW_STEPS:
+        return finding
+    pct = ledger.data_pct_of_all
+    if pct is None or not costs_more_than_waiting(pct, report.cost.uneven_pct):
+        return finding
+    loads = data_loading_phrase(pct, report.run.world_size)
+    return Finding("data_bound", sign_of_data_loading(pct), loads, detail=(finding.sentence, *finding.detail))
 
 
 def _no_straggler(report: Report) -> Finding:

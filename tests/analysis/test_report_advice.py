@@ -10,9 +10,11 @@ import pytest
 
 from ddptop.frames.overhead import MeasuredCost
 from ddptop.frames.stall import RankPosition
+from ddptop.frames.verdict import FEW_STEPS
 from ddptop.protocol.messages import Steps
 from ddptop.report.advice import make_suggestions
 from ddptop.report.content import BucketSummary, Report, StallPeriod
+from ddptop.report.findings import make_findings
 from ddptop.report.text import text_page
 from tests.frames.ledgers import checkpoints, ledger, waited
 from tests.made_up_run import World, report_from_messages
@@ -149,12 +151,20 @@ def test_unused_parameters_that_nobody_saw(healthy: Report) -> None:
 
 def test_data_that_holds_up_everybody(healthy: Report) -> None:
     """Every rank waits 30 s for batches; what one rank waits longer is what the others wait for."""
-    made = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=ledger(data=[30.0, 42.0]))
+    sums = ledger(data=[30.0, 42.0])
+    made = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=sums)
     suggestion = found_in(made)["data_workers"]
     assert suggestion.gain_pct == pytest.approx(30.0)
     assert suggestion.because == "every rank loads data for 30% of step time: 30 s"
     started = ledger(elapsed_s=400.0, start=[300.0, 300.0], data=[30.0, 42.0])
     assert found_in(replace(made, ledger=started))["data_workers"].because == suggestion.because
+    few_steps = replace(sums, run=replace(sums.run, steps=FEW_STEPS - 1))
+    assert make_findings(replace(made, ledger=few_steps))[-1].kind != "data_bound", "too few steps to say so"
+    many = replace(sums, run=replace(sums.run, steps=FEW_STEPS))
+    finding = make_findings(replace(made, ledger=many))[-1]
+    assert (finding.kind, finding.sign) == ("data_bound", "warning")
+    assert finding.sentence == "every rank loads data for 30% of step time"
+    assert finding.detail[0].startswith("no rank was slow · waiting cost")
     few = replace(made, ledger=ledger(data=[9.0, 42.0]))
     assert "data_workers" not in found_in(few)
 

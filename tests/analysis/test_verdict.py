@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.remedies import ALONE_REMEDIES, MORE_WORKERS, next_action
-from ddptop.frames.verdict import IN_FEW_STEPS, PLACES_ALONE, verdict
+from ddptop.frames.verdict import IN_FEW_STEPS, PLACES_ALONE, slowest, verdict
 from tests.made_up_run import feed_together
 from tests.tui.fake import saving, straggler
 
@@ -314,9 +314,11 @@ def test_data_that_is_loaded_in_bursts_is_told_while_the_run_is_live(make_world)
     assert frame.group.step_ms_p50 == pytest.approx(33.0)
     assert frame.ranks.data_ms.tolist() == [1.0] * 4, "the medians show nothing of it"
     shown = verdict(frame)
-    assert shown.kind == "even"
-    # 50 of 178 ms in four steps.
-    assert shown.detail.startswith("every rank loads data for 28% of step time · median step 33.0 ms")
+    # 50 of 178 ms in four steps: more than the waiting, so it is the headline.
+    loads = "every rank loads data for 28% of step time"
+    assert (shown.kind, shown.sign, shown.sentence) == ("data_bound", "warning", loads)
+    assert shown.detail.startswith("no rank is slow · waiting costs 0% of step time · median step 33.0 ms")
+    assert slowest(frame) == "none"
     assert next_action(frame) == MORE_WORKERS
 
 
@@ -325,7 +327,7 @@ def test_a_healthy_run_is_not_said_to_load_data(make_world) -> None:
         run_with_bursts(make_world, (0, 1, 2, 3), burst_us=0),
         run_with_bursts(make_world, (1, 2, 3)),  # rank 0 has its batches: more workers are for the others
     ):
-        assert "loads data" not in verdict(frame).detail and next_action(frame) != MORE_WORKERS
+        assert verdict(frame).kind != "data_bound" and next_action(frame) != MORE_WORKERS
 
 
 def test_whatever_is_said_of_the_ranks_it_is_told_that_all_of_them_load_data(make_world) -> None:
@@ -334,17 +336,19 @@ def test_whatever_is_said_of_the_ranks_it_is_told_that_all_of_them_load_data(mak
     ledger = frame.ledger
     assert ledger is not None
     few = replace(frame, group=replace(frame.group, no_straggler_ms=None, window_steps=80))
-    uneven = replace(frame, ledger=replace(ledger, recent=replace(ledger.recent, lost_pct=12.0)))
+    uneven = replace(frame, ledger=replace(ledger, recent=replace(ledger.recent, lost_pct=32.0)))
     ended = LoggedEvent(frame.unix_s, "straggler_end", "info", 1, 150, "rank 1 is no longer slow")
     recovered = replace(frame, events=(*frame.events, ended))
     suspect = replace(frame, suspect=Suspect(1, 9.0, 0.1, 6, 8, "every_step"))
-    shown = {
-        verdict(one).kind: (verdict(one).detail, next_action(one))
-        for one in (few, uneven, recovered, suspect)
-    }
-    assert [*shown] == ["little_detail", "uneven", "recovered", "suspect"]
-    for detail, action in shown.values():
-        assert loads in detail and action == MORE_WORKERS
+    for one, kind, below in (
+        (few, "data_bound", "measuring: 64 of 64 steps"),
+        (uneven, "uneven", loads),
+        (recovered, "recovered", loads),
+        (suspect, "suspect", loads),
+    ):
+        shown = verdict(one)
+        assert shown.kind == kind and below in shown.detail and next_action(one) == MORE_WORKERS
+        assert (shown.sentence == loads) == (kind == "data_bound")
     slow = replace(straggler(), ledger=ledger)
     assert verdict(slow).kind == "straggler" and "loads data" not in verdict(slow).detail
 

@@ -448,8 +448,8 @@ def test_no_line_of_the_verdict_is_cut(size: str) -> None:
     frames = [frame_of(world) for world in WORLDS]
     frames += [make() for make in (*CASES.values(), mismatch, missing, died, drifting)]
     load_data = [replace(frame, ledger=loading_data(frame.run.world_size).ledger) for frame in frames]
-    told_kinds = {verdict(frame).kind for frame in load_data if "loads data" in verdict(frame).detail}
-    assert {"even", "clocks"} <= told_kinds <= NO_RANK_FLAGGED
+    told_kinds = {verdict(frame).kind for frame in load_data if "loads data" in verdict(frame).sentence}
+    assert told_kinds == {"data_bound"} <= NO_RANK_FLAGGED
     for frame in frames + load_data:
         lines = draw_verdict(Scene(frame, Place()), width, verdict_height(width, height - 3))
         assert not any("…" in str(line) for line in lines), [str(line) for line in lines]
@@ -458,9 +458,10 @@ def test_no_line_of_the_verdict_is_cut(size: str) -> None:
 def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> None:
     for world, who in ((4, "every rank"), (1, "the rank")):
         frame = loading_data(world)
-        assert verdict(frame).detail.startswith(
-            f"{who} loads data for 39% of step time · median step 41.6 ms"
-        )
+        shown = verdict(frame)
+        assert shown.line() == f"▲ {who} loads data for 39% of step time"
+        no_rank = "one rank" if world == 1 else "no rank is slow · waiting costs 0% of step time"
+        assert shown.detail.startswith(no_rank) and " · median step 41.6 ms" in shown.detail
         assert next_action(frame).startswith("More DataLoader workers")
         assert "try: More DataLoader workers" in draw_frame(frame, 80)
     for size, words in (
@@ -472,8 +473,11 @@ def test_an_even_run_that_loads_data_for_long_is_told_so_and_what_to_try() -> No
         assert f"try: {words}" in text, text
     figures = "median step 41.6 ms · 41.4 without waiting · 38.5 if communication were hidden too"
     wide = draw_verdict(Scene(loading_data(), Place()), 145, 3)
-    assert f"loads data for 39% of step time · {figures}" in str(wide[1])
-    assert "39% of step time · median step 41.6 ms" in str(lines_of("loads data", "overview", "80x24")[2])
+    assert "loads data for 39% of step time" in str(wide[0])
+    assert f"no rank is slow · waiting costs 0% of step time · {figures}" in str(wide[1])
+    assert "waiting costs 0% of step time · median step" in str(
+        lines_of("loads data", "overview", "80x24")[2]
+    )
     few = loading_data(more_ms=1.0)
     frame = loading_data()
     assert frame.ledger is not None
@@ -498,7 +502,7 @@ def test_a_stall_is_in_the_step_after_the_last_complete_one_on_every_page() -> N
 
 @pytest.mark.parametrize(
     ("size", "line"),
-    [((30, 6), "● data loading takes 39%"), ((60, 6), "● every rank loads data for 39% of step time")],
+    [((30, 6), "▲ data loading takes 39%"), ((60, 6), "▲ every rank loads data for 39% of step time")],
 )
 def test_one_line_names_the_loss_that_all_ranks_share(size: tuple[int, int], line: str) -> None:
     assert sketch(FakeSource(loading_data()), size).splitlines()[1] == line
@@ -578,7 +582,6 @@ def used(**seconds: float) -> Frame:
         (used(forward=20.0, own_backward=40.0, transfer=40.0), "transfers gradients for 40%"),
         (used(forward=20.0, own_backward=20.0, transfer=10.0, between=50.0), ""),
         (used(forward=30.0, own_backward=60.0), ""),  # the rest is not known
-        (used(data=20.0, forward=30.0, own_backward=50.0), "loads data for 20%"),
     ],
 )
 def test_an_even_run_says_what_its_time_goes_to(frame: Frame, words: str) -> None:

@@ -9,18 +9,15 @@ from ddptop.frames.activity_words import epoch_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import counted, percent
+from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import (
-    UNEVEN_PCT,
     blamed,
-    data_loading_phrase,
     on_hosts,
     straggler_brief,
 )
 from ddptop.frames.verdict import (
     SIGNS,
     Verdict,
-    data_pct_of_all,
     shown_cost_pct,
     verdict,
 )
@@ -58,9 +55,6 @@ INDENT = 3
 
 _QUIET = frozenset({"even", "uneven", "recovered"})
 """Verdicts about skew that no rank can be blamed for: their figures are grey."""
-
-_NAMES_NO_LOSS = frozenset({"alone", "even", "little_detail", "clocks"})
-"""Verdicts that may name no loss: in one line, the data loading that all ranks share is worth more."""
 
 
 def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
@@ -101,8 +95,6 @@ def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
 def _wrap_sentence(scene: Scene, shown: Verdict, width: int, height: int) -> tuple[list[str], str]:
     """The lines of the sentence, of all its words or of fewer, and what they leave out of it."""
     room = width - (INDENT if height > 1 else INDENT - 1)
-    if height == 1 and (loads := _data_loading_in(scene, shown, room)):
-        return [loads], ""
     most = max(1, height - 2) if width < WIDE else 1
     late, whole = scene.frame.straggler, scene.clean(without_state(shown))
     texts = [whole, shown.short or shown.sentence]
@@ -158,7 +150,7 @@ def _draw_cost(scene: Scene) -> Line | None:
         return None
     waste = max(0.0, min(100.0, lost_pct))
     work, wait = choose_area("work", scene.ascii_only), choose_area("wait", scene.ascii_only)
-    if waste < UNEVEN_PCT and data_pct_of_all(scene.frame) is not None:
+    if verdict(scene.frame).kind == "data_bound":
         return None  # the sentence beside it names another loss
     return draw_share_bar(100.0 - waste, (work, wait), COST_CELLS, scene.ascii_only)
 
@@ -183,17 +175,6 @@ def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
         if text_width(short[: end.start()]) <= room
     ]
     return short[: ends[-1]] if ends else short
-
-
-def _data_loading_in(scene: Scene, shown: Verdict, room: int) -> str:
-    """`data loading takes 39%`: what all ranks lose alike comes before that none of them is slow; empty where
-    it is little, or the sentence names something else."""
-    pct = data_pct_of_all(scene.frame)
-    waiting_pct = shown_cost_pct(scene.frame) or 0.0  # unknown where clocks are not compared
-    if pct is None or shown.kind not in _NAMES_NO_LOSS or waiting_pct >= UNEVEN_PCT:
-        return ""
-    texts = (data_loading_phrase(pct, scene.frame.run.world_size), f"data loading takes {percent(pct)}")
-    return next((text for text in texts if text_width(text) <= room), "")
 
 
 def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:

@@ -213,6 +213,7 @@ def begin_if_possible(options: LaunchOptions, script: Sequence[str], begin: Call
     # What `begin` sets for the ranks must not be left behind where it fails.
     before = dict(os.environ)
     try:
+        read_only, root = read_only_root(), run_roots()[0]
         run = begin(options, script)
     except Exception as error:  # noqa: BLE001 - the training must start
         os.environ.clear()
@@ -222,8 +223,8 @@ def begin_if_possible(options: LaunchOptions, script: Sequence[str], begin: Call
         kind = "" if is_expected else f"{type(error).__name__}: "
         note(f"cannot record: {kind}{error}; running without it".replace("\n", " "))
         return None
-    if read_only := read_only_root():
-        note(f"{read_only} cannot be written: the run's folder is in {run_roots()[0]}".replace("\n", " "))
+    if read_only:
+        note(f"{read_only} cannot be written: the run's folder is in {root}".replace("\n", " "))
     return run
 
 

@@ -160,10 +160,11 @@ _AFTER_SIGNAL = {
 
 
 _OWN_STORE = (
-    "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Each elastic restart then has a store of its own; on "
-    "the launcher's, gloo finds processes that are gone."
+    "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. With torchrun's c10d rendezvous (--standalone), each elastic "
+    "restart then has a store of its own; on the launcher's, gloo finds processes that are gone."
 )
-"""torch 2.13, `_create_c10d_store`: the ranks of all restarts use the same keys on the launcher's store."""
+"""torch 2.13, `_create_c10d_store`: the ranks of all restarts use the same keys on the launcher's store. Only
+`DynamicRendezvousHandler` reads the variable."""
 
 _UNEVEN_BATCHES = " If it has fewer batches: DistributedSampler, or the model's join()."
 

@@ -148,7 +148,9 @@ def _is_read_only(root: Path) -> bool:
     there = next((folder for folder in (root, *root.parents) if os.path.lexists(folder)), root)
     # By the effective ids: otherwise Linux leaves out the capabilities of a process that is not root.
     effective = os.access in os.supports_effective_ids
-    return there.is_dir() and not os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
+    with suppress(OSError):  # a link into a folder that may not be searched
+        return there.is_dir() and not os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
+    return False
 
 
 def _all_run_roots() -> list[Path]:

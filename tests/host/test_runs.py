@@ -111,9 +111,13 @@ def test_a_runtime_folder_that_cannot_be_written_is_passed_over(places, monkeypa
     access = os.access
     before = create_run_directory("before")
     write_run_file(before, run_file(before))
-    monkeypatch.setattr(
-        os, "access", lambda path, mode, **ids: "/runtime" not in str(path) and access(path, mode, **ids)
-    )
+
+    def without_runtime(path, mode, *, effective_ids):
+        assert effective_ids
+        return "/runtime" not in str(path) and access(path, mode, effective_ids=True)
+
+    monkeypatch.setattr(os, "access", without_runtime)
+    monkeypatch.setattr(os, "supports_effective_ids", {without_runtime})
     assert roots_module.read_only_root() == places / "runtime" / "ddptop"
     directory = create_run_directory("abc")
     assert directory.parent == places / "tmp" / f"ddptop-{os.geteuid()}"

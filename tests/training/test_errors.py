@@ -241,6 +241,15 @@ def test_a_syntax_error_is_at_the_line_that_is_wrong() -> None:
     assert report.trace.frames[0][:3] == ("/home/me/model.py", 2, "<module>")
 
 
+def test_a_syntax_error_whose_text_cannot_be_made_is_told_by_its_class() -> None:
+    class Broken(SyntaxError):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    error = Broken("invalid", ("/home/me/model.py", 2, 1, "y = = 2"))
+    assert describe_error(error).reason.startswith("Broken")
+
+
 def test_a_message_is_bounded_and_keeps_both_ends() -> None:
     report = describe_error(ValueError("a" * 3_000 + "b" * 300_000 + "\n" + "line\n" * 200 + "set X=1"))
     assert len(report.reason) == errors.HEAD_CHARACTERS

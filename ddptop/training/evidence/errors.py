@@ -210,8 +210,9 @@ def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | N
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         code = (error.text or "").strip()
         frames.insert(0, StackFrame(error.filename, error.lineno, "<module>", code))
-        # Its text names the file and the line once more.
-        text = text.replace(str(error), str(error.msg), 1)
+        # Its text names the file and the line once more. A class of its own may have any text.
+        if type(error).__str__ is SyntaxError.__str__:
+            text = text.replace(str(error), str(error.msg), 1)
     return [_ChainLink(kind, text, frames)], cause, explicit
 
 

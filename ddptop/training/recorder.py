@@ -680,9 +680,10 @@ class Recorder:
         self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1
+        was_left_out = bool(self.shadow.flag)
         if step == self.shadow.next or self.rates.record_every != self.shadow.every:
             self._choose_what_is_seen()
-        self._choose_what_is_measured(step, loss)
+        self._choose_what_is_measured(step, loss, after_left_out=was_left_out and not self.shadow.flag)
         if self.between_steps:
             self._do_between_steps()
         if began:
@@ -695,13 +696,13 @@ class Recorder:
             if not began:  # the wrapper around this counts all of it, but a check counts itself
                 self._cost -= cpu() - check_began
 
-    def _choose_what_is_measured(self, step: int, loss: Any) -> None:
+    def _choose_what_is_measured(self, step: int, loss: Any, *, after_left_out: bool) -> None:
         """Choose for the step that begins whether its loss, bucket detail and marks on the device are taken.
-        `loss`: that of the step before."""
+        `loss`: that of the step before. `after_left_out`: that one was the last of some that are left out."""
         detail_every, _, loss_every, marks_every = self.rates
         # A little more than `loss_every` steps apart: where optimizers take turns, every eighth step would
         # always be one of the same optimizer.
-        due = (step - (step >> 3)) % loss_every == 0
+        due = after_left_out or (step - (step >> 3)) % loss_every == 0
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
         detail = is_turn(step, detail_every) and not self.shadow.flag

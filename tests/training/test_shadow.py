@@ -192,6 +192,24 @@ def test_over_budget_16_of_every_so_many_steps_are_recorded(clock: Clock, every:
     assert sent_rows(taken) == sent_rows(records)
 
 
+def test_the_first_loss_after_steps_that_are_left_out_is_read(clock: Clock) -> None:
+    """However rarely losses are read: it may have become NaN in a step that was left out."""
+    recorder = Recorder()
+    recorder.rates = SamplingRates(record_every=2, loss_every=1 << 30)
+    read: list[int] = []
+    backward_begins = recorder.backward_begins
+
+    def note_and_begin(loss: float) -> None:
+        if recorder.wants_loss:
+            read.append(recorder.step)
+        backward_begins(loss)
+
+    recorder.backward_begins = note_and_begin  # type: ignore[method-assign]
+    train(recorder, clock, 16 * BLOCK)
+    recorded = blocks_of(2, 16)
+    assert read == [block * BLOCK for block in recorded if block - 1 not in recorded]
+
+
 def test_who_takes_the_recorder_out_finds_its_wrappers_where_steps_are_about_to_be_left_out(
     clock: Clock,
 ) -> None:

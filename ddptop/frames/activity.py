@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 ActivityKind: TypeAlias = Literal[
+    "stopped",
     "declared",
     "evaluate",
     "save",
+    "silent",
     "data",
     "forward",
     "backward",
@@ -20,7 +22,8 @@ ActivityKind: TypeAlias = Literal[
     "wait",
     "other",
 ]
-"""In the order in which they are named: `wait` is what comes of the others."""
+"""In the order in which they are named: `wait` is what comes of the others. A rank that is `stopped`
+(SIGSTOP) or `silent` sends nothing that tells what it does."""
 
 NAMES = frozenset(("ActivityKind",))
 """The closed set of this module, as annotations of dataclasses have it."""

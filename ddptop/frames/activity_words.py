@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[ActivityKind, str] = MappingProxyType(
     {
+        "stopped": "stopped (SIGSTOP)",
         "declared": 'in "{name}"',
         "evaluate": "evaluating",
         "save": "saving",
+        "silent": "silent",
         "data": "waiting for {its} next batch",
         "forward": "in forward",
         "backward": "in backward",
@@ -33,11 +35,20 @@ _WORDS: Mapping[ActivityKind, str] = MappingProxyType(
 )
 """Words after `is` or `has been`; `{name}` is the activity's, `{its}` the rank's or the ranks'."""
 
-STATE_WORDS: Mapping[ActivityKind, str] = MappingProxyType({"evaluate": "EVALUATING", "save": "SAVING"})
+STATE_WORDS: Mapping[ActivityKind, str] = MappingProxyType(
+    {"stopped": "STOPPED", "evaluate": "EVALUATING", "save": "SAVING"}
+)
 """In place of the run's state `LIVE`; others are a `LONG STEP`, a declared phase has its own name."""
 
 SHORT_WORDS: Mapping[ActivityKind, str] = MappingProxyType(
-    {"declared": "phase", "evaluate": "eval", "save": "saving", "wait": "waiting"}
+    {
+        "stopped": "stopped",
+        "declared": "phase",
+        "evaluate": "eval",
+        "save": "saving",
+        "silent": "silent",
+        "wait": "waiting",
+    }
 )
 """In a column of ranks; others are `busy`."""
 

@@ -54,6 +54,7 @@ VerdictKind: TypeAlias = Literal[
     "replica_drift",
     "skipped_backward",
     "compiling",
+    "stopped",
     "evaluating",
     "saving",
     "long_step",

@@ -31,7 +31,7 @@ from ddptop.frames.verdict import (
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ddptop.frames.frame import Alert, Frame
     from ddptop.frames.stall import Call, Death, RankPosition, Stall
@@ -98,8 +98,9 @@ def next_action(frame: Frame) -> str:
     """What to do next about a run that is in trouble; empty of any other run.
 
     In trouble is a run that is stalled, failed, lost, stale or cut off, or waits for ranks. So is one with
-    wrong numbers or a slow network, one that mostly waits for what a rank does alone, and one in which every
-    rank loads data for long. The first clause is what to do; what follows may be cut off.
+    wrong numbers or a slow network, one with a rank that a signal has stopped, one that mostly waits for what
+    a rank does alone, and one in which every rank loads data for long. The first clause is what to do; what
+    follows may be cut off.
     """
     state = run_state(frame)
     outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)
@@ -140,6 +141,8 @@ def next_action(frame: Frame) -> str:
     if state == "stalled":
         return _without_evidence(frame)
     kind = verdict(frame).kind
+    if kind == "stopped":
+        return _of_stopped(frame, frame.activities[0].ranks)
     if kind == "cpus":
         return MORE_CPUS
     if kind == "uneven" and (most := most_waited_for(frame)) is not None and most.place in PLACES_ALONE:
@@ -410,6 +413,15 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
     if missing.pid is None:
         return f"Read the output of rank {rank} on {host}: does its process still run?"
     return f"{_py_spy(missing.pid, host)}: what is rank {rank} doing?"
+
+
+def _of_stopped(frame: Frame, ranks: Sequence[int]) -> str:
+    """How to continue these ranks, those on the host of the first one; empty: its pid is not known."""
+    hosts, pids = frame.ranks.host, frame.ranks.pid
+    host = hosts[ranks[0]]
+    there = [str(int(pids[rank])) for rank in ranks if hosts[rank] == host and math.isfinite(pids[rank])]
+    who = "its process is stopped" if len(there) == 1 else f"{len(there)} ranks are stopped"
+    return f"kill -CONT {' '.join(there)} on {host or 'its host'}: {who}." if there else ""
 
 
 def of_worker(position: RankPosition) -> str:

@@ -227,7 +227,11 @@ def _judge_compiling(frame: Frame, alert: Alert) -> Verdict:
     return Verdict("compiling", "busy", f"{alert.message}, for {for_s}", detail)
 
 
-_ACTIVITY_KINDS: Mapping[str, VerdictKind] = {"evaluate": "evaluating", "save": "saving"}
+_ACTIVITY_KINDS: Mapping[str, VerdictKind] = {
+    "stopped": "stopped",
+    "evaluate": "evaluating",
+    "save": "saving",
+}
 
 
 def _in_long_step(frame: Frame) -> Verdict:
@@ -241,7 +245,7 @@ def _in_long_step(frame: Frame) -> Verdict:
     detail = " · ".join(part for part in (line, _usual_length(frame), _last_step(frame), usual) if part)
     kind: VerdictKind = _ACTIVITY_KINDS.get(frame.activities[0].kind, "long_step")
     brief = activities_phrase(frame.activities, frame.run.world_size)
-    return Verdict(kind, "busy", sentence, detail, brief)
+    return Verdict(kind, "warning" if kind == "stopped" else "busy", sentence, detail, brief)
 
 
 def _usual_length(frame: Frame) -> str:

@@ -19,6 +19,7 @@ from ddptop.render.text import text_width
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ddptop.frames.activity import LongActivity
     from ddptop.protocol.vocabulary import Severity
 
 Role: TypeAlias = Literal[
@@ -295,6 +296,11 @@ _SEVERITIES: Mapping[Severity, str] = {"info": "●", "warning": "▲", "critica
 def of_state(state: str) -> tuple[str, Role]:
     """Sign and role of a run's or a rank's state."""
     return _WORDS.get(state, ("?", "warn"))
+
+
+def of_activities(activities: Sequence[LongActivity]) -> tuple[str, Role]:
+    """Sign and role of a run in these activities: of a warning where a signal has stopped a rank."""
+    return ("▲", "warn") if activities[0].kind == "stopped" else ("○", "accent")
 
 
 def of_severity(severity: Severity, kind: str = "") -> tuple[str, Role]:

@@ -38,7 +38,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import by_host, worst_first
-from ddptop.render.line import of_severity, of_state, paint_text
+from ddptop.render.line import of_activities, of_severity, of_state, paint_text
 from ddptop.render.phases import draw_legend
 from ddptop.render.process_group_table import ON_HOST, process_group_columns
 from ddptop.render.rank_table import plain_rank_columns
@@ -171,7 +171,7 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
     word = word_of_state(state, frame.source).upper()
     goes_on = state not in RED_STATES
     if state == "live" and frame.activities:
-        sign, role, goes_on = "○", "accent", False
+        (sign, role), goes_on = of_activities(frame.activities), False
         word = f"{clean_text(state_word(frame.activities))} {age(frame.unix_s - frame.activities[0].since_s)}"
     parts = [f"ddptop {clean_text(frame.run.name)}", paint_text(f"{sign} {word}", role, color)]
     if frame.source != "live":

@@ -10,6 +10,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.activity import ActivitySpan
 from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import Frame
+from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
@@ -232,3 +233,68 @@ def test_heartbeats_of_an_earlier_version_have_their_phase(standing: Standing) -
     ]
     shown = verdict(standing.beat(5.0, *old))
     assert shown.sentence == "rank 0 has been evaluating for 5.0 s · ranks 1 to 3 are in backward"
+
+
+IN_BACKWARD = beat(Activity.TRAINING, Phase.BACKWARD)
+
+
+def stop(standing: Standing, rank: int, *, state: str = "stopped") -> None:
+    event = Event("process", TRAINED_NS, rank, STEPS, {"state": state})
+    standing.reducer.feed(Received(TRAINED_NS, rank, 1000 + rank, 1_000, event))
+
+
+def beat_without(standing: Standing, silent: int, until_s: int) -> Frame:
+    """All ranks but one send heartbeats; that one has sent its last as the step began."""
+    frame = standing.beat(0.1, *[IN_BACKWARD] * WORLD)
+    for half_s in range(1, 2 * until_s + 1):
+        now_ns = TRAINED_NS + half_s * NS // 2
+        for rank in {*range(WORLD)} - {silent}:
+            beat = replace(IN_BACKWARD, t_ns=now_ns)
+            standing.reducer.feed(Received(now_ns, rank, 1000 + rank, 0, beat))
+        frame = standing.reducer.frame(now_ns)
+    return frame
+
+
+def test_a_rank_that_a_signal_has_stopped_is_named_long_before_it_is_a_stall(standing: Standing) -> None:
+    assert standing.beat(0.1, *[IN_BACKWARD] * WORLD).group.steps_per_s == pytest.approx(50)
+    stop(standing, 1)
+    frame = beat_without(standing, 1, until_s=4)
+    shown = verdict(frame)
+    assert (shown.kind, shown.sign) == ("stopped", "warning")
+    assert shown.sentence.startswith("rank 1 has been stopped (SIGSTOP) for 3.9 s · ranks 0, 2 and 3 are in ")
+    assert next_action(frame) == "kill -CONT 4001 on node0: its process is stopped."
+    head = draw_frame(frame, 100).splitlines()[0]
+    assert "▲ STOPPED 3 s" in head and "/s" not in head
+    assert frame.group.steps_per_s == pytest.approx(1 / 4, rel=0.05), "no step has ended for so long"
+    stop(standing, 1, state="running")
+    moved = replace(IN_BACKWARD, step=STEPS + 1)
+    assert standing.beat(4.1, *[moved] * WORLD).activities == ()
+
+
+def test_a_short_stop_is_no_long_step(standing: Standing) -> None:
+    standing.beat(0.1, *[IN_BACKWARD] * WORLD)
+    stop(standing, 1)
+    assert standing.reducer.frame(TRAINED_NS + 9 * NS // 10).activities == ()
+
+
+def test_a_rank_that_sends_nothing_does_not_hide_that_the_step_lasts(standing: Standing) -> None:
+    shown = verdict(beat_without(standing, 1, until_s=3))
+    assert shown.kind == "long_step"
+    assert shown.sentence.startswith("rank 1 has been silent for 2.9 s · ranks 0, 2 and 3 are in backward")
+
+
+def test_a_rank_that_sends_nothing_while_it_saves_is_saving(standing: Standing) -> None:
+    saves = beat(Activity.SAVE)
+    for half_s in range(1, 8):
+        now_ns = TRAINED_NS + half_s * NS // 2
+        for rank in range(1 if half_s > 1 else 0, WORLD):
+            message = replace(IN_BARRIER if rank else saves, t_ns=now_ns)
+            standing.reducer.feed(Received(now_ns, rank, 1000 + rank, 0, message))
+        frame = standing.reducer.frame(now_ns)
+    assert verdict(frame).kind == "saving"
+
+
+def test_ranks_that_all_send_nothing_are_in_no_long_step(standing: Standing) -> None:
+    """The collector, or the way to it, may be slow: their clocks do not show that a step lasts."""
+    standing.beat(0.1, *[IN_BACKWARD] * WORLD)
+    assert standing.reducer.frame(TRAINED_NS + 4 * NS).activities == ()

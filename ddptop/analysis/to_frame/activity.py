@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.activity import ActivityKind, ActivitySpan, EpochProgress, LongActivity
 from ddptop.protocol.limits import NS
@@ -14,6 +15,7 @@ from ddptop.protocol.messages import BATCH_SIZE, Activity, Phase, Progress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddptop.analysis.rank_table import Integers
     from ddptop.analysis.state import RunState
 
 LONG_STEP_NS = NS
@@ -31,13 +33,16 @@ _KINDS: Mapping[int, ActivityKind] = {
     Activity.AFTER_OPTIMIZER: "after_optimizer",
 }
 
+_SAID: frozenset[ActivityKind] = frozenset(("declared", "evaluate", "save"))
+"""What a rank has said that it does holds also while it sends nothing: a save may hold the interpreter."""
+
 _ORDER: Mapping[str, int] = {kind: place for place, kind in enumerate(get_args(ActivityKind))}
 
 
-def long_activities(state: RunState, median_step_ms: float | None) -> tuple[LongActivity, ...]:
+def long_activities(state: RunState, median_step_ms: float | None, now_ns: int) -> tuple[LongActivity, ...]:
     """The activities of the running ranks, those that the others wait for first; empty: steps go on as usual.
 
-    A step is long by the ranks' own clocks, so that late messages make none.
+    A step is long by the clocks of the ranks that report, so that late messages make none.
     """
     table = state.table
     running = np.flatnonzero(state.presence.running & table.newest[Progress].is_known)
@@ -48,19 +53,52 @@ def long_activities(state: RunState, median_step_ms: float | None) -> tuple[Long
     ):
         return ()
     limit_ns = max(LONG_STEP_NS, LONG_STEPS * median_step_ms * 1e6)
-    if not len(running) or table.stood_ns[running].min() < limit_ns:
+    silent_ns = _silent_ns(state, running, now_ns)
+    if _stands_ns(state, running, silent_ns) < limit_ns:
         return ()
     beats = table.newest[Progress]
     activity, phase, since_ns = (beats.field(name) for name in ("activity", "phase", "since_ns"))
     ranks_of: dict[tuple[ActivityKind, str], list[int]] = {}
-    for rank in running.tolist():
+    for rank, silence_ns in zip(running.tolist(), silent_ns.tolist(), strict=True):
         kind = _activity_kind(int(activity[rank]), int(phase[rank]), bool(table.declared[rank]))
+        if silence_ns:
+            kind = "stopped" if state.ranks[rank].stopped else kind if kind in _SAID else "silent"
         ranks_of.setdefault((kind, _activity_name(state, rank, kind, int(activity[rank]))), []).append(rank)
     here_ns = np.where(since_ns > 0, since_ns + table.delay_ns, table.moved_ns)
+    begin_ns = {"stopped": table.heard_ns, "silent": table.heard_ns}
     return tuple(
-        LongActivity(kind, name, tuple(ranks), state.unix_s(int(here_ns[ranks].min())))
+        LongActivity(kind, name, tuple(ranks), state.unix_s(int(begin_ns.get(kind, here_ns)[ranks].min())))
         for (kind, name), ranks in sorted(ranks_of.items(), key=lambda item: _ORDER[item[0][0]])
     )
+
+
+def standing_s(state: RunState, now_ns: int) -> float:
+    """For how long all running ranks have been in the step that they are in."""
+    running = np.flatnonzero(state.presence.running)
+    return _stands_ns(state, running, _silent_ns(state, running, now_ns)) / NS
+
+
+def _silent_ns(state: RunState, running: Integers, now_ns: int) -> Integers:
+    """For how long each of these ranks has sent nothing; 0: it reports as usual.
+
+    Of one that is stopped any time counts, of others that after which their state is stale."""
+    silent_ns = np.zeros(len(running), np.int64)
+    heard_ns = state.table.heard_ns[running]
+    for index in np.flatnonzero(now_ns - heard_ns > 0).tolist():
+        silence_ns = state.interruptions.silence_ns(int(heard_ns[index]), now_ns)
+        if silence_ns > STALE_S * NS or state.ranks[running[index]].stopped:
+            silent_ns[index] = silence_ns
+    return silent_ns
+
+
+def _stands_ns(state: RunState, running: Integers, silent_ns: Integers) -> int:
+    """For how long all these ranks have been in their steps, by their own clocks; of those that send nothing,
+    as long as others show that no step ends, or a signal has stopped them, also by the collector's."""
+    reports = silent_ns == 0
+    stopped = [state.ranks[rank].stopped for rank in running[~reports].tolist()]
+    if not len(running) or not (reports.any() or all(stopped)):
+        return 0
+    return int((state.table.stood_ns[running] + silent_ns).min())
 
 
 def past_activities(state: RunState) -> tuple[ActivitySpan, ...]:

@@ -20,7 +20,12 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import number_or_none
 from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.straggler.late_in_group import straggler_in_group
-from ddptop.analysis.to_frame.activity import epoch_progress, long_activities, past_activities
+from ddptop.analysis.to_frame.activity import (
+    epoch_progress,
+    long_activities,
+    past_activities,
+    standing_s,
+)
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.ledger import ledger_at
@@ -109,7 +114,10 @@ def build(
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     grave = gravest_ranks(ranks.state, stall, dead)
     live = outcome == "live" and diagnosis is None and kept is None
-    activities = long_activities(state, group.step_ms_p50) if live else ()
+    activities = long_activities(state, group.step_ms_p50, now_ns) if live else ()
+    if activities and group.steps_per_s is not None:
+        # No step has ended for so long: the rate of those before it would be wrong.
+        group = replace(group, steps_per_s=min(group.steps_per_s, 1 / standing_s(state, now_ns)))
     return Frame(
         source="simulated" if state.run is not None and state.run.simulated else source,
         unix_s=state.unix_s(now_ns),
@@ -156,7 +164,7 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
     unix_s = state.unix_s(now_ns)
     columns: dict[str, Any] = reported_columns(state.table, state.presence.hellos, now_ns)
     live = frame.run.state == "live"
-    activities = long_activities(state, frame.group.step_ms_p50) if live else ()
+    activities = long_activities(state, frame.group.step_ms_p50, now_ns) if live else ()
     ranks = replace(frame.ranks, phase=phase_names(state.table), **columns)
     return replace(
         frame,

@@ -13,7 +13,7 @@ from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, loss
 from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
-from ddptop.render.line import Line, join_parts, of_state
+from ddptop.render.line import Line, join_parts, of_activities, of_state
 from ddptop.render.text import text_width
 from ddptop.render.trouble import step_now, waits_long
 from ddptop.tui.keys import Do
@@ -86,7 +86,8 @@ def _draw_run_state(frame: Frame, short: bool) -> Line:
     run = run_state(frame)
     if run == "live" and frame.activities:
         since_s = frame.activities[0].since_s
-        return Line(f"○ {state_word(frame.activities)} {age(frame.unix_s - since_s)}", "accent")
+        sign, role = of_activities(frame.activities)
+        return Line(f"{sign} {state_word(frame.activities)} {age(frame.unix_s - since_s)}", role)
     sign, role = of_state(run)
     role = "warn" if waits_long(frame) else role
     word = Line(f"{sign} {run.upper()}", role)

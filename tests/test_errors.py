@@ -81,7 +81,7 @@ def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
         worker_raises.ddptop(*words, str(worker_raises.recording))
         for words in (["replay", "--once"], ["report"])
     )
-    action = f"Fix the ValueError in failing.py:{line} decode (rank 1), then resume a checkpoint."
+    action = f"Fix the ValueError in failing.py:{line} decode (rank 1), then resume from a checkpoint."
     assert f"try: {action}" in once
     assert action in report
 

@@ -67,7 +67,7 @@ _PLACE_PHRASES: Mapping[str, str] = MappingProxyType(
         "compiling": "in torch.compile",
         "saving": "saving checkpoints",
         "phase": "in a declared phase",
-        "unknown": "in no place longer than the others",
+        "unknown": "place not known",
     }
 )
 
@@ -200,7 +200,7 @@ def _losses(ledger: Ledger, n_ranks: int) -> tuple[Loss, ...]:
             row.rank_seconds / max(1, n_ranks - 1),
         )
         for row in ledger.run.waited_for
-        if row.place != "unknown"  # "without rank 1 in no place longer than the others" helps nobody
+        if row.place != "unknown"  # "without rank 1, place not known" helps nobody
     ]
     losses += [
         _loss(ledger, CLASSES[name].without, None, name, ledger.least_seconds_of(name))
@@ -232,9 +232,9 @@ def round_to_sum(values: Sequence[float], digits: int) -> list[float]:
 
 
 def headline(bill: Bill) -> str:
-    """`The run took 255.0 rank-seconds: 3 ranks for 1 min 25 s`."""
+    """`In all 255.0 rank-seconds: 3 ranks for 1 min 25 s`, of a run that has ended or goes on."""
     ranks = counted(bill.n_ranks, "rank")
-    return f"The run took {bill.total} {bill.unit}: {ranks} for {duration(bill.elapsed_s)}"
+    return f"In all {bill.total} {bill.unit}: {ranks} for {duration(bill.elapsed_s)}"
 
 
 def estimate_phrase(ledger: Ledger) -> str:

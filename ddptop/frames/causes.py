@@ -63,7 +63,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
             where="in data loading",
             remedy_kind="data_workers",
             remedy="Speed up the data loading of {ranks}: num_workers, prefetch_factor, the disk or network "
-            "mount of {host}, samples that are larger there.",
+            "mount of {host}, or larger samples there.",
             known_in_turn=True,
         ),
         "forward": CauseWords(

@@ -1131,7 +1131,9 @@ TEXT_FIGURES = (
         name="state",
         title="state",
         is_text=True,
-        formula=('what the rank does now, by the rules of "Health"; waiting where it has not reported yet'),
+        formula=(
+            "what the rank does now, by its last message and its exit; waiting where it has not reported yet"
+        ),
         source="ddptop/analysis/ranks.py",
     ),
 )
@@ -1190,7 +1192,7 @@ HOST_FIGURES = (
         name="state",
         scope="host",
         is_text=True,
-        formula='by the rules of "Health"',
+        formula="what the host does now, by the last messages of its agent and ranks",
         source="ddptop/analysis/health/hosts.py",
     ),
     Figure(

@@ -229,14 +229,16 @@ def straggler_brief(s: Straggler, width: int, where: str = "") -> str:
     """`rank 1 takes 20.3 ms longer in data loading · costs 43%`, where `width` cells hold it; else as much as
     they hold of `rank 1 +20.3 ms data · costs 43%`. The size is left out before the cause and the cost, and
     `where`, as of `straggler_phrase`, before any other word."""
+    if s.rare is not None:
+        return _rare_brief(s, s.rare, width)
     many = len(s.ranks) > 1
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
         who = "ranks in turn"
-    size = f"{who} +{fixed(s.lateness_ms)} ms" if s.rare is None else f"{who} {s.rare.often}"
+    size = f"{who} +{fixed(s.lateness_ms)} ms"
     cause = [s.cause.replace("_", " ")] if s.cause else []
     cost = f"costs {percent(s.cost_pct)}"
-    if s.pattern == "persistent" and s.rare is None and not words_of(s.cause).sentence:
+    if s.pattern == "persistent" and not words_of(s.cause).sentence:
         verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
         sentence = f"{who} {verb}{'' if many else 's'} {fixed(s.lateness_ms)} ms {how}"
         sentence += " at collectives" if s.group else ""
@@ -252,6 +254,14 @@ def straggler_brief(s: Straggler, width: int, where: str = "") -> str:
         if len(text) <= width:
             return text
     return size
+
+
+def _rare_brief(s: Straggler, rare: RareSlowness, width: int) -> str:
+    """`rank 0 is slow in 1 of 200 steps, after the optimizer · costs 50%`, as much of it as `width` holds."""
+    who, cost = f"rank {s.rank} is slow", f"costs {percent(s.cost_pct)}"
+    often, where = f"{who} in {rare.often}", place_phrase(s.cause, s.place)
+    texts = (f"{often}, {where} · {cost}" if where else "", f"{often} · {cost}", f"{who} · {cost}", often)
+    return next((text for text in texts if text and len(text) <= width), who)
 
 
 def suspect_phrase(s: Suspect, where: str = "") -> str:

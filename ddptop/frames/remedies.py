@@ -122,7 +122,7 @@ def next_action(frame: Frame) -> str:
     if state == "stalled" or STATES[state].is_silent:
         host = next((host.name for host in frame.hosts if STATES[host.state].is_silent), "")
         if host:
-            return f"ssh {host} uptime: is it up, does its network reach the other hosts? Read its job log."
+            return f"Run ssh {host} uptime to see if it is up; check its network, and read its job log."
     if state == "waiting" and frame.run.elapsed_s < LONG_WAIT_S:
         return ""
     if state == "waiting":
@@ -327,7 +327,7 @@ def of_death(death: Death) -> str:
     if death.reason.startswith("KeyboardInterrupt"):
         return after_outside_end({"signal": "SIGINT"})
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
-    again = "start again" if death.step is None else "resume a checkpoint"
+    again = "start again" if death.step is None else "resume from a checkpoint"
     if call is not None and what:
         where = f"{_name_place(call)} (rank {death.rank})"
         return f"Fix the {what} in {where}, then {again}."

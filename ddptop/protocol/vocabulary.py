@@ -61,7 +61,7 @@ backward (the loss); `after_optimizer`: until the next batch is fetched. `cpu`: 
 training thread waited for a CPU, or `gc`: was paused by Python's garbage collection;
 `uneven_work`: its batch was larger. In the ledger also `start`: it began its first step late, `first_batch`
 of an epoch, `evaluation`, `compiling`: torch.compile, `saving`: a checkpoint, `phase`: one that the script
-declares, and `unknown`: in no place longer than the others."""
+declares, and `unknown`: no place of its own is longer than the others'."""
 
 LedgerClass: TypeAlias = Literal[
     "start",

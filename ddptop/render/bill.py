@@ -213,8 +213,8 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
     # As wide as the longest of those that may be shown next: rows come and go, and the columns stay.
     longest = max((ledger_place_phrase(row.place) for row in ledger.run.waited_for), key=len)
     columns = [
-        measured_column("for", [*names, "in all"], 9, right=False),
-        measured_column("where it was", [*places, "", longest], 6, right=False),
+        measured_column("rank", [*names, "in all"], 9, right=False),
+        measured_column("where", [*places, "", longest], 6, right=False),
         measured_column(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
         measured_column("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
         measured_column("when", [*when, ""], 5, right=False, most=None),

@@ -299,7 +299,7 @@ class EvidencePage:
         where += f", in step {count(death.step)}" if death.step is not None else ""
         n_followers = sum(dead.follows for dead in self.context.frame.deaths)
         if first and n_followers and not death.follows:
-            where += f"; the first to die, {counted(n_followers, 'rank')} after it"
+            where += f"; it ended first, and {counted(n_followers, 'rank')} after it"
         return lines + [Line("  ").add(part, "dim") for part in wrap_lines(where, self.width - 2)]
 
     def draw_message(self, death: Death) -> list[Line]:

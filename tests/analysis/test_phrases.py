@@ -8,6 +8,7 @@ import pytest
 
 from ddptop.frames.causes import PLACES, cause_phrase
 from ddptop.frames.frame import Straggler, Suspect
+from ddptop.frames.ledger import RareSlowness
 from ddptop.frames.phrases import (
     interval_error,
     median_phrase,
@@ -193,3 +194,13 @@ def test_hosts_are_named_where_there_are_several() -> None:
     assert which_hosts(hosts, (2,)) == " on gpu-1"
     assert which_hosts(hosts, (0, 2)) == " on 2 hosts"
     assert which_hosts(hosts, (3,)) == which_hosts(hosts[:2], (0,)) == ""
+
+
+def test_a_rank_that_is_slow_in_few_steps_has_a_sentence_in_any_width() -> None:
+    rare = RareSlowness(1, 1, 177, (12,), 60.0, True, False, 20.0)
+    slow = replace(SLOW, rank=0, cause="other", place=None, cost_pct=18.0, rare=rare)
+    often = "rank 0 is slow in 1 of 177 steps"
+    assert straggler_brief(slow, 90) == f"{often}, in the time outside all phases · costs 18%"
+    assert straggler_brief(slow, 50) == f"{often} · costs 18%"
+    assert straggler_brief(slow, 30) == "rank 0 is slow · costs 18%"
+    assert straggler_brief(slow, 15) == "rank 0 is slow"

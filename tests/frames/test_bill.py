@@ -31,7 +31,7 @@ from tests.frames.ledgers import checkpoints, ledger, waited
 
 def test_what_is_shown_adds_up() -> None:
     bill = bill_of(checkpoints())
-    assert headline(bill) == "The run took 255.0 rank-seconds: 3 ranks for 1 min 25 s"
+    assert headline(bill) == "In all 255.0 rank-seconds: 3 ranks for 1 min 25 s"
     assert sum(float(row.amount) for row in bill.rows) == pytest.approx(255.0)
     assert sum(row.share_pct for row in bill.rows) == pytest.approx(100.0)
     columns, n_rows = waited_columns(checkpoints(), bill)

@@ -376,11 +376,11 @@ def test_an_event_hides_no_label_of_a_time_axis() -> None:
 ACTIONS = {
     "missing": "find out what holds rank 1 in train.py:88 tokenize: a lock, a worker, a file",
     "mismatch": "let all ranks call the same collectives in the same order: see",
-    "died": "fix the ValueError in data.py:31 read (rank 2), then resume a checkpoint",
+    "died": "fix the ValueError in data.py:31 read (rank 2), then resume from a checkpoint",
     "lost": "read the output of rank 2 for the reason",
     "waiting": "read the output of ranks 2 and 3",
     "many": "py-spy dump --pid 6360 on node1025: what is rank 2050 doing?",
-    "silent": "ssh gpu-002.cluster.local uptime: is it up, does its network reach the",
+    "silent": "run ssh gpu-002.cluster.local uptime to see if it is up; check its network",
 }
 
 

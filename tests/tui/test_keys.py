@@ -10,6 +10,7 @@ from textual.events import Key, Paste
 from textual.geometry import Region
 from textual.theme import BUILTIN_THEMES
 
+from ddptop.frames.frame import Alert
 from ddptop.render.line import Role
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.app import DdptopApp
@@ -17,7 +18,18 @@ from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do, ScreenKey
 from ddptop.tui.theme import THEMES
 from ddptop.tui.views.footer import TWO_LINES_FROM
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
-from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, saving, straggler, waiting
+from tests.tui.fake import (
+    FakeSource,
+    live,
+    loading_data,
+    lost,
+    many,
+    nobody,
+    replay,
+    saving,
+    straggler,
+    waiting,
+)
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import unboxed
 from tests.tui.troubles import missing
@@ -381,6 +393,13 @@ def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
     assert "20.3 +/-0.1 ms" in sketch(FakeSource(straggler()), (80, 24), "w", ascii_only=True)
     assert "rank 1 is missing" in Sketch(FakeSource(missing()), (80, 24)).press("w")
     assert "no rank is flagged" in Sketch(FakeSource(live()), (80, 24)).press("w")
+    loads = Sketch(FakeSource(loading_data()), (80, 24))
+    assert "bill of the whole run" in loads.press("w")
+    for kind in ("nan", "replica_drift"):
+        alert = Alert(kind, "critical", 1, None, live().unix_s - 3.0, "the loss of rank 1 is NaN")
+        wrong = Sketch(FakeSource(replace(straggler(), alerts=(alert,))), (80, 24))
+        wrong.press("w")
+        assert wrong.place.view == "events", "not the slow rank, of which the headline does not speak"
     assert "2 ranks have not reported yet" in Sketch(FakeSource(waiting()), (80, 24)).press("w")
 
 

@@ -209,7 +209,7 @@ def test_a_state_explains_itself() -> None:
     assert "what the rank does now" in text
 
 
-@pytest.mark.parametrize(("height", "last"), [(19, "that are larger there."), (17, "try: speed up …")])
+@pytest.mark.parametrize(("height", "last"), [(19, "samples there."), (17, "try: speed up …")])
 def test_what_to_try_about_a_rank_is_whole_or_ends_with_an_ellipsis(height: int, last: str) -> None:
     person = Sketch(WantedSource(replay()), (67, height))
     lines = person.press("w").splitlines()
@@ -557,7 +557,7 @@ def test_what_a_figure_says_ends_with_a_clause() -> None:
     text = sketch(FakeSource(straggler()), (80, 24), "f1")
     lines = text.splitlines()[2:15]
     assert not any(line.endswith("…") for line in lines)
-    assert "as the rank reports at its start" in text and 'by the rules of "Health"' in text
+    assert "as the rank reports at its start" in text and "by its last message and its exit" in text
 
 
 def test_a_rank_that_has_finished_is_in_no_phase() -> None:

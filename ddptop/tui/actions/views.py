@@ -15,6 +15,16 @@ from ddptop.tui.views.start import start_page_is_due
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.frames.verdict import Verdict
+
+
+def _find_page(shown: Verdict, frame: Frame) -> str:
+    """The page that explains a verdict about no slow rank: the bill of what all ranks lose, the events of an
+    alert; empty: there is none."""
+    if shown.kind == "data_bound" or (shown.kind == "uneven" and most_waited_for(frame) is not None):
+        return "bill"
+    is_alert = shown.kind != "straggler" and any(alert.kind == shown.kind for alert in frame.alerts)
+    return "events" if is_alert else ""
 
 
 class ViewActions(ActionsBase):
@@ -46,9 +56,10 @@ class ViewActions(ActionsBase):
         self.view.open_chosen(self)
 
     def action_why(self) -> None:
-        """Open the page of what the verdict is about: a stall, missing ranks, silent hosts, a slow rank, or
-        what the ranks wait for."""
+        """Open the page of what the verdict is about: a stall, missing ranks, silent hosts, a slow rank,
+        what all ranks lose, or the alert."""
         if self.shown is None:
+            self.show_note("no run is open yet")
             return
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
         if start_page_is_due(self.shown) and not self.view.explains_start:
@@ -59,12 +70,12 @@ class ViewActions(ActionsBase):
             self.open_view(page)
         elif state in RED_STATES and state in self.shown.ranks.state:
             self.open_rank(self.shown.ranks.state.index(state))
+        elif name := _find_page(verdict(self.shown), self.shown):
+            self.open_view(name)
         elif self.shown.straggler is not None and not blamed(self.shown.straggler):
             self.show_note("batches differ in size between ranks: no rank is to blame")
         elif late is not None:
             self.open_rank(late.rank)
-        elif most_waited_for(self.shown) is not None and verdict(self.shown).kind == "uneven":
-            self.open_view("bill")
         else:
             self.show_note("no rank is flagged, and nothing is stalled")
 

@@ -200,7 +200,7 @@ def _draw_alerts(scene: Scene, alerts: list[Alert], cursor: int, width: int, mos
         for index, alert in enumerate(alerts[:most])
     ]
     if not alerts:
-        none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
+        none = "no alert matches" if scene.frame.alerts else "no alert"
         lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
     hidden = len(alerts) - most
     return [*lines, Line(f"  and {hidden:,} more", "dim")] if hidden > 0 else lines

@@ -117,7 +117,7 @@ def _find_left_out(shown: Verdict, whole: str, first: str) -> str:
     rest = whole.removeprefix(first)
     if rest == whole or (shown.kind in GRAVE_STATES and not rest.startswith("; ")):
         return ""
-    return rest.strip(" ·;")
+    return rest.strip(" ·;:")
 
 
 def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]:

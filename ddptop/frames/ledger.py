@@ -175,8 +175,18 @@ def span_words(over_s: float, *, has_all_steps: bool) -> str:
     return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
 
 
-OUTSIDE_STEPS: tuple[LedgerClass, ...] = ("start", "stalled", "restart", "end")
-"""Classes that are no step time. What is `unknown` counts as step time: most of it is."""
+OUTSIDE_STEPS: tuple[LedgerClass, ...] = (
+    "start",
+    "evaluation",
+    "compiling",
+    "saving",
+    "phase",
+    "stalled",
+    "restart",
+    "end",
+)
+"""Classes that are no step time in the shares below: a long evaluation changes nothing in how much of a step
+loads data. What is `unknown` counts as step time: most of it is."""
 
 DATA_PCT = 10.0
 """Least share of step time, in percent, that every rank loads data for, from which on more workers help."""

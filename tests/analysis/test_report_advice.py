@@ -169,6 +169,14 @@ def test_data_that_holds_up_everybody(healthy: Report) -> None:
     assert "data_workers" not in found_in(few)
 
 
+@pytest.mark.parametrize("aside", ["evaluation", "compiling", "saving", "phase"])
+def test_what_lies_outside_steps_does_not_hide_that_they_load_data(healthy: Report, aside: str) -> None:
+    """15 s of 100 s in steps, then 60 s of a final evaluation."""
+    seconds = {"data": [15.0, 15.0], "forward": [85.0, 85.0], aside: [60.0, 60.0]}
+    made = replace(healthy, ledger=ledger(elapsed_s=160.0, **seconds))
+    assert found_in(made)["data_workers"].because == "every rank loads data for 15% of step time: 15 s"
+
+
 def test_workers_that_start_anew_in_each_epoch(healthy: Report) -> None:
     made = replace(healthy, ledger=ledger(elapsed_s=51.6, first_batch=[36.0, 36.2], data=[0.5, 0.5]))
     suggestion = found_in(made)["persistent_workers"]

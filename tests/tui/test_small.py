@@ -582,6 +582,7 @@ def used(**seconds: float) -> Frame:
         (used(forward=20.0, own_backward=40.0, transfer=40.0), "transfers gradients for 40%"),
         (used(forward=20.0, own_backward=20.0, transfer=10.0, between=50.0), ""),
         (used(forward=30.0, own_backward=60.0), ""),  # the rest is not known
+        (used(forward=15.0, own_backward=25.0, between=10.0, evaluation=50.0), "computes for 80%"),
     ],
 )
 def test_an_even_run_says_what_its_time_goes_to(frame: Frame, words: str) -> None:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ddptop.analysis.health.hosts import host_states
 from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.activity import ActivityKind, ActivitySpan, EpochProgress, LongActivity
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import BATCH_SIZE, Activity, Phase, Progress
 
@@ -81,13 +83,19 @@ def standing_s(state: RunState, now_ns: int) -> float:
 def _silent_ns(state: RunState, running: Integers, now_ns: int) -> Integers:
     """For how long each of these ranks has sent nothing; 0: it reports as usual.
 
-    Of one that is stopped any time counts, of others that after which their state is stale."""
+    Of one that is stopped any time counts, of others that after which their state is stale, unless nothing
+    arrives from their host: then the state of the run says so."""
     silent_ns = np.zeros(len(running), np.int64)
     heard_ns = state.table.heard_ns[running]
     for index in np.flatnonzero(now_ns - heard_ns > 0).tolist():
         silence_ns = state.interruptions.silence_ns(int(heard_ns[index]), now_ns)
         if silence_ns > STALE_S * NS or state.ranks[running[index]].stopped:
             silent_ns[index] = silence_ns
+    if silent_ns.any():
+        hosts = host_states(state, now_ns)
+        for index in np.flatnonzero(silent_ns).tolist():
+            if hosts.get(state.ranks[running[index]].host) in SILENT_STATES:
+                silent_ns[index] = 0
     return silent_ns
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ddptop.frames.calls import place
 from ddptop.frames.causes import blamed_ranks, cause_phrase, late_part_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
@@ -470,6 +472,36 @@ def death_phrase(death: Death, who: str = "") -> str:
     if who and phrase.startswith("was "):
         phrase = f"were {phrase[len('was ') :]}"
     return f"{who or f'rank {death.rank}'} {phrase}{context}"
+
+
+NOT_A_NUMBER = "nan"
+"""What is shown for a loss that is known to be NaN."""
+
+
+def _n_bad_losses(frame: Frame) -> int:
+    """How many ranks' losses are NaN or infinite at the frame's moment, as far as the alert knows."""
+    lasting = (alert for alert in frame.alerts if alert.kind == "nan" and alert.severity == "critical")
+    n_ranks = next((alert.evidence.get("ranks", 1) for alert in lasting), 0)
+    return n_ranks if isinstance(n_ranks, int) else 0
+
+
+def mean_loss_phrase(frame: Frame) -> str:
+    """`0.4125`, the mean loss of the ranks; `nan` or `inf` where a rank's loss is known not to be finite."""
+    if frame.group.loss_mean is not None or not _n_bad_losses(frame):
+        return loss(frame.group.loss_mean)
+    return NOT_A_NUMBER if np.isnan(frame.ranks.loss).any() else "inf"
+
+
+def has_nan_losses(frame: Frame) -> bool:
+    """Whether a rank without a loss is known to have one that is NaN. A column has NaN for what is unknown,
+    too: only where the bad losses are as many is it plain."""
+    return 0 < int(np.count_nonzero(~np.isfinite(frame.ranks.loss))) == _n_bad_losses(frame)
+
+
+def rank_loss_phrase(frame: Frame, rank: int) -> str:
+    """`0.4125`; `nan` or `inf` where it is known not to be finite."""
+    value = float(frame.ranks.loss[rank])
+    return NOT_A_NUMBER if np.isnan(value) and has_nan_losses(frame) else loss(value)
 
 
 def loss_note(group: GroupFigures) -> str:

@@ -27,10 +27,9 @@ from ddptop.frames.numbers import (
     duration,
     fixed,
     known,
-    loss,
     percent,
 )
-from ddptop.frames.phrases import buffers_phrase, loss_note, several_hosts
+from ddptop.frames.phrases import buffers_phrase, loss_note, mean_loss_phrase, several_hosts
 from ddptop.frames.remedies import next_action
 from ddptop.frames.training_kind import limits_phrase
 from ddptop.render.bucket_table import bucket_columns
@@ -131,7 +130,7 @@ def watch_line(frame: Frame) -> str:
             f"{word_of_state(state, frame.source):<8}",
             f"step {count(step_now(frame)):>9}{restart_phrase(group.incarnation)}",
             f"{UNKNOWN if state in RED_STATES or frame.activities else fixed(group.steps_per_s):>6}/s",
-            f"loss {loss(group.loss_mean):>9}",
+            f"loss {mean_loss_phrase(frame):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
             f"records lost {count(frame.lost_records)}",
@@ -179,7 +178,7 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
     parts += [
         f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if goes_on else []),
-        f"loss {loss(group.loss_mean)}",
+        f"loss {mean_loss_phrase(frame)}",
         f"overhead {frame.overhead.phrase}",
     ]
     return ["   ".join(parts)]

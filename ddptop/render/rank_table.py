@@ -17,7 +17,7 @@ from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, duration, fixed, known
-from ddptop.frames.phrases import several_hosts
+from ddptop.frames.phrases import NOT_A_NUMBER, has_nan_losses, several_hosts
 from ddptop.frames.training_kind import times_waiting
 from ddptop.render import table
 from ddptop.render.context import RenderContext
@@ -56,6 +56,8 @@ def table_values(context: RenderContext, figure: Figure) -> Column:
 
 def table_text(context: RenderContext, figure: Figure, value: float) -> str:
     """One of these values; with `~` in front where it is the fallback that needs no clocks."""
+    if figure.name == "loss" and not known(value) and has_nan_losses(context.frame):
+        return NOT_A_NUMBER
     text = figure.text(value)
     is_fallback = figure.has_fallback and context.clock_free and known(value)
     return f"~{text}" if is_fallback else text
@@ -229,7 +231,8 @@ def _number_column(context: RenderContext, figure: Figure, column: Column, keep:
 
     def draw_cell(rank: int) -> Piece:
         value = float(column[rank])
-        return (table_text(context, figure, value), role) if known(value) else (UNKNOWN, "faint")
+        text = table_text(context, figure, value)
+        return (text, role) if known(value) or text == NOT_A_NUMBER else (UNKNOWN, "faint")
 
     return table.TableColumn(
         figure.title, max(text_width(figure.title) + 1, *map(text_width, texts)), draw_cell, keep

@@ -189,6 +189,21 @@ def test_clocks_that_cannot_tell_name_nobody(frame: Frame) -> None:
     assert watch_line(replace(frame, group=group, straggler=None)).endswith("slowest –")
 
 
+def test_a_loss_that_is_known_to_be_nan_is_no_dash(frame: Frame) -> None:
+    alert = Alert("nan", "critical", 1, 57, frame.unix_s, "loss is NaN", {"ranks": 1})
+    losses = np.where(np.arange(len(frame.ranks.loss)) == 1, np.nan, 0.5)
+    group, ranks = replace(frame.group, loss_mean=None), replace(frame.ranks, loss=losses)
+    known = replace(frame, group=group, ranks=ranks, alerts=(alert,))
+    assert "   loss nan   " in draw_frame(known, 120)
+    assert "loss       nan  " in watch_line(known)
+    row = next(line for line in draw_frame(known, 120).splitlines() if re.match(r"\s+1  ", line))
+    assert "nan" in row.split()
+    infinite = replace(known, ranks=replace(ranks, loss=np.where(np.isnan(losses), np.inf, losses)))
+    assert "   loss inf   " in draw_frame(infinite, 120)
+    unknown = replace(known, alerts=())
+    assert "nan" not in draw_frame(unknown, 120), "no loss was read"
+
+
 def test_an_alert_has_an_age(frame: Frame) -> None:
     alerts = (Alert("nan", "critical", 1, 57, frame.unix_s - 250, "loss of rank 1 is NaN since step 57"),)
     assert re.search(

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ddptop.frames.frame import Frame, LoggedEvent
+from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
@@ -439,6 +439,18 @@ def test_a_narrow_header_has_the_whole_state() -> None:
     frame = replace(died(), source="replay", playback=replay(False).playback)
     frame = replace(frame, run=replace(frame.run, exit_code=-11))
     assert "✗ FAILED exit -11" in sketch(FakeSource(frame), (30, 6)).splitlines()[0]
+
+
+def test_header_and_table_have_a_loss_that_is_known_to_be_nan() -> None:
+    frame = live()
+    losses = np.full_like(frame.ranks.loss, np.nan)
+    alert = Alert("nan", "critical", None, 57, frame.unix_s, "loss is NaN", {"ranks": len(losses)})
+    group, ranks = replace(frame.group, loss_mean=None), replace(frame.ranks, loss=losses)
+    header, *rest = sketch(
+        FakeSource(replace(frame, group=group, ranks=ranks, alerts=(alert,))), (160, 50)
+    ).splitlines()
+    assert " loss nan " in header
+    assert sum(" nan " in line for line in rest) >= len(losses)
 
 
 def test_help_explains_every_word_that_is_ours() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.detail import MOST_COLUMNS
 from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
-from ddptop.frames.phrases import loss_note
+from ddptop.frames.phrases import loss_note, mean_loss_phrase
 from ddptop.frames.start_words import first_steps_phrase
 from ddptop.frames.statistics import median
 from ddptop.frames.training_kind import no_bucket_phrase, times_waiting, untimed_parts
@@ -343,7 +343,7 @@ def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     # A word, not the look of the area's edge: below waiting, the edge is less than p50.
     words = " p50" if known(group.step_ms_p50) else ""
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
-    mean = _draw_title("loss", loss(group.loss_mean), key=True).add(" mean", "dim")
+    mean = _draw_title("loss", mean_loss_phrase(scene.frame), key=True).add(" mean", "dim")
     return (
         (mean, worst, rank),
         (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),

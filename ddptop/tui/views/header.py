@@ -10,7 +10,8 @@ import numpy as np
 
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.conditions import STATES
-from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, loss
+from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed
+from ddptop.frames.phrases import mean_loss_phrase
 from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, join_parts, of_activities, of_state
@@ -128,7 +129,7 @@ def _draw_figures(scene: Scene) -> list[Line]:
         .pad(len("step 9,999")),
         # Without progress the rate of the last steps would be wrong.
         Line(fixed(rate, digits), "strong").add("/s", "dim").pad(len("99.9/s")) if goes_on else Line(),
-        Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
+        Line("loss ", "dim").add(mean_loss_phrase(frame), "strong"),
         Line("overhead ", "dim")
         .add(cost.phrase, "warn" if cost.is_over_budget else "strong")
         .pad(len("overhead 0.9%")),

@@ -25,7 +25,7 @@ from ddptop.frames.numbers import (
     significant,
     size,
 )
-from ddptop.frames.phrases import death_phrase, group_phrase, loss_note
+from ddptop.frames.phrases import death_phrase, group_phrase, loss_note, rank_loss_phrase
 from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
@@ -220,7 +220,7 @@ def draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("micro-steps ", "dim").add(count(ranks.micro_steps[rank]))
         if ranks.micro_steps[rank] > 1
         else Line(),
-        Line("loss ", "dim").add(loss(ranks.loss[rank])),
+        Line("loss ", "dim").add(rank_loss_phrase(scene.frame, rank)),
         Line("buckets sent ", "dim").add(count(bucket)) if known(bucket) and bucket >= 0 else Line(),
     ]
     third = [

@@ -79,6 +79,9 @@ NOT_KNOWN = (
 )
 """Instead of the bill, where there are steps and no ledger."""
 
+MUCH_UNKNOWN_PCT = 25.0
+"""Share of the run, in %, of which it is said why it is not known."""
+
 MOST_LOSSES = 3
 
 LEAST_LOSS_PCT = 0.5
@@ -238,8 +241,13 @@ def headline(bill: Bill) -> str:
 
 
 def estimate_phrase(ledger: Ledger) -> str:
-    """`73% of it is an estimate: steps that were left out, divided like recorded ones`; empty where no dear
-    step was left out."""
+    """`73% of it is an estimate: steps that were left out, divided like recorded ones`; where much is not
+    known, how many steps were recorded. Empty: neither."""
+    unknown_s = float(np.nansum(ledger.seconds_of("unknown")))
+    if unknown_s > MUCH_UNKNOWN_PCT / 100 * ledger.total_s and ledger.run.recorded_steps < ledger.run.steps:
+        recorded = f"{ledger.run.recorded_steps:,} of {ledger.run.steps:,} steps were recorded"
+        share = percent(100 * unknown_s / ledger.total_s)
+        return f"{share} of it is not known: {recorded}; --ddptop-detail full records all"
     if all(row.n_dear_in_all <= row.n_dear for row in ledger.run.waited_for):
         return ""
     share = percent(100 * ledger.scaled_s / ledger.total_s)

@@ -229,3 +229,12 @@ def test_the_bill_says_how_much_of_it_is_an_estimate_where_dear_steps_were_left_
         page = " ".join(str(line).strip() for line in draw_bill(estimated, width, ascii_only=False))
         assert "25% of it is an estimate: steps that were left out, divided like recorded ones" in page
         assert "estimate" not in "".join(map(str, draw_bill(made, width, ascii_only=False)))
+
+
+def test_a_bill_that_is_not_known_for_much_says_how_few_steps_were_recorded() -> None:
+    made = ledger(elapsed_s=100.0, forward=[42.0, 42.0], unknown=[58.0, 58.0])
+    sampled = replace(made, run=replace(made.run, steps=200, recorded_steps=25))
+    words = "58% of it is not known: 25 of 200 steps were recorded; --ddptop-detail full records all"
+    assert words in " ".join(str(line).strip() for line in draw_bill(sampled, 160, ascii_only=False))
+    full = replace(made, run=replace(made.run, steps=200, recorded_steps=200))
+    assert "not known:" not in " ".join(map(str, draw_bill(full, 160, ascii_only=False)))

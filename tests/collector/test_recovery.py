@@ -77,6 +77,7 @@ def test_a_recording_holds_the_run(stage):
         "recording": str(stage.recording),
         "recording_note": None,
         "reached": "",
+        "failure": "",
     }
     recording = Recording.open(stage.recording)
     assert recording.damage is None

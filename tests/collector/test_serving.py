@@ -36,6 +36,7 @@ def test_a_run_is_served_from_its_first_step_to_its_last(stage, monkeypatch, tmp
         "recording": None,
         "recording_note": None,
         "reached": "",
+        "failure": "",
     }
     last = stage.until(source, lambda frame: frame.run.state == "finished")
     assert last.group.step == 399

@@ -32,8 +32,8 @@ if __name__ == "__main__":
 FEATURES, CLASSES, WIDTH = 256, 10, 768
 BATCH = 128
 """Samples of a rank in a step: some 16 ms of computing on a CPU core."""
-READ_S = 0.03
-"""Every rank takes so long for reading a batch, as from a disk. With that a step lasts 50 to 60 ms on two
+FORWARD_S = 0.03
+"""Every rank waits so long in its forward, as for an accelerator. With that a step lasts 50 to 60 ms on two
 idle cores, as in many real trainings: in much shorter ones ddptop's own cost is over its budget."""
 SLOW_S = 0.05
 """Least delay of the slow rank in a step: about as long as the rest of the step on two idle CPU cores."""
@@ -63,7 +63,7 @@ class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
 
 
 class SlowCollate:
-    """Reads and collates a batch, which takes one rank longer in some of the steps."""
+    """Collates a batch, which takes one rank longer in some of the steps."""
 
     def __init__(self, slow: bool, steps: tuple[int, int, int]) -> None:
         """`steps`: slow from the first to the second of every so many."""
@@ -73,7 +73,6 @@ class SlowCollate:
         self._begun_s: deque[float] = deque(maxlen=MEASURED_STEPS)
 
     def __call__(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(READ_S)
         if self._slow and self._begin <= next(self._batches) % self._every < self._end:
             steps = [later - earlier for earlier, later in itertools.pairwise(self._begun_s)]
             time.sleep(max(SLOW_S, statistics.median(steps)) if steps else SLOW_S)
@@ -84,9 +83,18 @@ class SlowCollate:
         return torch.stack(x), torch.stack(y)
 
 
+class Accelerated(nn.Module):  # type: ignore[misc]  # torch is not followed
+    """Takes as long as layers on an accelerator, and changes nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(FORWARD_S)
+        return x
+
+
 def build_model() -> nn.Module:
     """About 1.4 million parameters: several buckets at a cap of 1 MB."""
     return nn.Sequential(
+        Accelerated(),
         nn.Linear(FEATURES, WIDTH), nn.ReLU(),
         nn.Linear(WIDTH, WIDTH), nn.ReLU(),
         nn.Linear(WIDTH, WIDTH), nn.ReLU(),

@@ -19,8 +19,13 @@ HUNG_RANK, HUNG_AT = 1, 340
 step = 0
 
 
+class Accelerated(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.025)  # as layers on an accelerator
+        return x
+
+
 def read_batch(rank: int) -> None:
-    time.sleep(0.025)
     if rank == SLOW_RANK and SLOW_FROM <= step < SLOW_UNTIL:
         time.sleep(0.045)  # as from a slow disk
 
@@ -41,8 +46,8 @@ def main() -> None:
 
         x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(1))
         loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, collate_fn=collate)
-        net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
-        model = group.wrap(net, bucket_cap_mb=1)
+        layers = nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
+        model = group.wrap(nn.Sequential(Accelerated(), *layers), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         for inputs, targets in itertools.chain.from_iterable(itertools.repeat(loader)):
             if group.rank == HUNG_RANK and step == HUNG_AT:

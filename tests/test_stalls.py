@@ -251,7 +251,9 @@ def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torch
     assert (done.returncode, plain.returncode) == (1, 1)
 
     def of_the_root_cause(line: str) -> bool:
-        return "SIGKILL" in line or "Root Cause" in line or "FAILED" in line
+        is_of_torchrun = not line.startswith("ddptop: ")
+        return is_of_torchrun and ("SIGKILL" in line or "Root Cause" in line or "FAILED" in line)
 
     assert words_of(done.stderr, of_the_root_cause) == words_of(plain.stderr, of_the_root_cause)
+    assert "ddptop: run troubled: FAILED · rank 1 was killed by SIGKILL" in done.stderr
     assert words_of(plain.stderr, of_the_root_cause)

@@ -111,6 +111,7 @@ def signals() -> None:
     """
     handlers = {
         signal.SIGINT: signal.default_int_handler,
+        signal.SIGQUIT: signal.SIG_DFL,
         signal.SIGHUP: lambda *_: None,
         signal.SIGTERM: lambda *_: None,
     }

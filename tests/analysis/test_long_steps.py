@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.to_frame import activity
 from ddptop.frames.activity import ActivitySpan
 from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.frame import Frame
@@ -217,6 +218,15 @@ def test_steps_that_go_on_are_no_long_one(standing: Standing) -> None:
     moved = replace(IN_BARRIER, step=STEPS + 50)
     frame = standing.beat(5.0, EVALUATES, IN_BARRIER, moved, IN_BARRIER)
     assert frame.activities == (), "one of them has moved on"
+
+
+def test_ranks_are_not_looked_at_one_by_one_while_steps_go_on(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4,096 ranks that took 4.5 ms of each frame."""
+    looked = []
+    monkeypatch.setattr(activity, "_silent_ns", lambda *arguments: looked.append(arguments))
+    assert standing.beat(0.4, *[IN_BARRIER] * WORLD).activities == () and not looked
 
 
 def test_a_stall_is_a_stall(standing: Standing) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 
@@ -41,8 +41,17 @@ _SAID: frozenset[ActivityKind] = frozenset(("declared", "evaluate", "save"))
 _ORDER: Mapping[str, int] = {kind: place for place, kind in enumerate(get_args(ActivityKind))}
 
 
-def long_activities(state: RunState, median_step_ms: float | None, now_ns: int) -> tuple[LongActivity, ...]:
-    """The activities of the running ranks, those that the others wait for first; empty: steps go on as usual.
+class LongStep(NamedTuple):
+    """A step that lasts much longer than usual."""
+
+    activities: tuple[LongActivity, ...]
+    """What the ranks do in it, those first that the others wait for."""
+    lasts_s: float
+    """For how long all running ranks have been in it."""
+
+
+def long_step(state: RunState, median_step_ms: float | None, now_ns: int) -> LongStep | None:
+    """The step that the ranks are in, if it is long; None: steps go on as usual.
 
     A step is long by the clocks of the ranks that report, so that late messages make none.
     """
@@ -51,13 +60,19 @@ def long_activities(state: RunState, median_step_ms: float | None, now_ns: int) 
     if (
         state.complete_step is None
         or median_step_ms is None
+        or not len(running)
         or len(running) < np.count_nonzero(state.presence.running)
     ):
-        return ()
+        return None
     limit_ns = max(LONG_STEP_NS, LONG_STEPS * median_step_ms * 1e6)
+    # At most so long, by any clock: mostly it is not, and the ranks need not be looked at one by one.
+    unheard_ns = np.maximum(0, now_ns - table.heard_ns[running])
+    if (table.stood_ns[running] + unheard_ns).min() < limit_ns:
+        return None
     silent_ns = _silent_ns(state, running, now_ns)
-    if _stands_ns(state, running, silent_ns) < limit_ns:
-        return ()
+    stands_ns = _stands_ns(state, running, silent_ns)
+    if stands_ns < limit_ns:
+        return None
     beats = table.newest[Progress]
     activity, phase, since_ns = (beats.field(name) for name in ("activity", "phase", "since_ns"))
     ranks_of: dict[tuple[ActivityKind, str], list[int]] = {}
@@ -68,16 +83,11 @@ def long_activities(state: RunState, median_step_ms: float | None, now_ns: int) 
         ranks_of.setdefault((kind, _activity_name(state, rank, kind, int(activity[rank]))), []).append(rank)
     here_ns = np.where(since_ns > 0, since_ns + table.delay_ns, table.moved_ns)
     begin_ns = {"stopped": table.heard_ns, "silent": table.heard_ns}
-    return tuple(
+    activities = [
         LongActivity(kind, name, tuple(ranks), state.unix_s(int(begin_ns.get(kind, here_ns)[ranks].min())))
         for (kind, name), ranks in sorted(ranks_of.items(), key=lambda item: _ORDER[item[0][0]])
-    )
-
-
-def standing_s(state: RunState, now_ns: int) -> float:
-    """For how long all running ranks have been in the step that they are in."""
-    running = np.flatnonzero(state.presence.running)
-    return _stands_ns(state, running, _silent_ns(state, running, now_ns)) / NS
+    ]
+    return LongStep(tuple(activities), stands_ns / NS)
 
 
 def _silent_ns(state: RunState, running: Integers, now_ns: int) -> Integers:
@@ -87,7 +97,7 @@ def _silent_ns(state: RunState, running: Integers, now_ns: int) -> Integers:
     arrives from their host: then the state of the run says so."""
     silent_ns = np.zeros(len(running), np.int64)
     heard_ns = state.table.heard_ns[running]
-    for index in np.flatnonzero(now_ns - heard_ns > 0).tolist():
+    for index in range(len(running)):
         silence_ns = state.interruptions.silence_ns(int(heard_ns[index]), now_ns)
         if silence_ns > STALE_S * NS or state.ranks[running[index]].stopped:
             silent_ns[index] = silence_ns
@@ -104,7 +114,7 @@ def _stands_ns(state: RunState, running: Integers, silent_ns: Integers) -> int:
     as long as others show that no step ends, or a signal has stopped them, also by the collector's."""
     reports = silent_ns == 0
     stopped = [state.ranks[rank].stopped for rank in running[~reports].tolist()]
-    if not len(running) or not (reports.any() or all(stopped)):
+    if not (reports.any() or all(stopped)):
         return 0
     return int((state.table.stood_ns[running] + silent_ns).min())
 

@@ -20,12 +20,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import number_or_none
 from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.straggler.late_in_group import straggler_in_group
-from ddptop.analysis.to_frame.activity import (
-    epoch_progress,
-    long_activities,
-    past_activities,
-    standing_s,
-)
+from ddptop.analysis.to_frame.activity import epoch_progress, long_step, past_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.ledger import ledger_at
@@ -63,6 +58,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
+    from ddptop.analysis.to_frame.activity import LongStep
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, BucketFigures, Straggler
     from ddptop.frames.ledger import Ledger
@@ -114,10 +110,8 @@ def build(
     clocks = clocks_at(state, sorted(state.presence.hellos.of_hosts), now_ns)
     grave = gravest_ranks(ranks.state, stall, dead)
     live = outcome == "live" and diagnosis is None and kept is None
-    activities = long_activities(state, group.step_ms_p50, now_ns) if live else ()
-    if activities and group.steps_per_s is not None:
-        # No step has ended for so long: the rate of those before it would be wrong.
-        group = replace(group, steps_per_s=min(group.steps_per_s, 1 / standing_s(state, now_ns)))
+    long = long_step(state, group.step_ms_p50, now_ns) if live else None
+    group = _with_rate_of(long, group)
     return Frame(
         source="simulated" if state.run is not None and state.run.simulated else source,
         unix_s=state.unix_s(now_ns),
@@ -141,9 +135,9 @@ def build(
         clocks=_clock_offsets(clocks),
         hosts=host_figures(state, ranks, grave, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
-        activities=activities,
+        activities=() if long is None else long.activities,
         past_activities=past_activities(state),
-        progress=epoch_progress(state, group.steps_per_s if live and not activities else None),
+        progress=epoch_progress(state, group.steps_per_s if live and long is None else None),
         sampled=sampled_stacks(state, straggler),
         process_groups=process_groups(state),
         start=start_of(state),
@@ -164,21 +158,29 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
     unix_s = state.unix_s(now_ns)
     columns: dict[str, Any] = reported_columns(state.table, state.presence.hellos, now_ns)
     live = frame.run.state == "live"
-    activities = long_activities(state, frame.group.step_ms_p50, now_ns) if live else ()
+    long = long_step(state, frame.group.step_ms_p50, now_ns) if live else None
     ranks = replace(frame.ranks, phase=phase_names(state.table), **columns)
     return replace(
         frame,
         unix_s=unix_s,
         run=replace(frame.run, elapsed_s=frame.run.elapsed_s + unix_s - frame.unix_s),
-        group=replace(frame.group, step=state.complete_step),
+        group=_with_rate_of(long, replace(frame.group, step=state.complete_step)),
         ranks=ranks,
         history=state.history.since(cursor),
         records=int(ranks.records.sum()),
         lost_records=int(ranks.lost_records.sum()),
-        activities=activities,
+        activities=() if long is None else long.activities,
         past_activities=past_activities(state),
-        progress=epoch_progress(state, frame.group.steps_per_s if live and not activities else None),
+        progress=epoch_progress(state, frame.group.steps_per_s if live and long is None else None),
     )
+
+
+def _with_rate_of(long: LongStep | None, group: GroupFigures) -> GroupFigures:
+    """`group` with the rate of a long step: no step has ended for so long, and the rate of those before it
+    would be wrong."""
+    if long is None or group.steps_per_s is None:
+        return group
+    return replace(group, steps_per_s=min(group.steps_per_s, 1 / long.lasts_s))
 
 
 def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:

@@ -278,7 +278,7 @@ def step_line(frame: Frame) -> str:
         # Known by launches: own times, of which the other figures are made, include the waiting.
         return " · ".join(filter(None, (text, _longer_phase(frame, late))))
     if _is_in_few_steps(frame):
-        return f"{text} · {IN_FEW_STEPS}"
+        return f"{text} · {WHILE_SLOW if _had_slow_rank(frame) else IN_FEW_STEPS}"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         without = (
             "waiting"
@@ -329,6 +329,7 @@ def _lead_with_data_loading(frame: Frame, judged: Verdict) -> Verdict:
     if pct is None or not is_judged or not costs_more_than_waiting(pct, shown_cost_pct(frame)):
         return judged
     loads = data_loading_phrase(pct, frame.run.world_size)
+    # The line below has it already, where it was judged without this.
     parts = (part for part in judged.detail.split(" · ") if part != loads)
     detail = " · ".join(filter(None, (judged.sentence, *parts)))
     return Verdict("data_bound", sign_of_data_loading(pct), loads, detail, data_loading_phrase(pct, None))
@@ -380,6 +381,7 @@ def _longer_phase(frame: Frame, late: Straggler) -> str:
 
 
 IN_FEW_STEPS = "a few long steps have most of the waiting"
+WHILE_SLOW = "most of the waiting was while a rank was slow"
 """Why the median step is hardly longer for it, although it costs much."""
 
 FEW_STEPS_SHARE = 0.5
@@ -392,6 +394,14 @@ def _is_in_few_steps(frame: Frame) -> bool:
     if cost_pct is None or of_median_pct is None or cost_pct < UNEVEN_PCT or frame.run.world_size < 2:
         return False
     return of_median_pct + (skew_error_pct(frame) or 0.0) < FEW_STEPS_SHARE * cost_pct
+
+
+def _had_slow_rank(frame: Frame) -> bool:
+    """Whether no rank is slow any more that was so in the time whose cost the verdict names."""
+    if frame.straggler is not None or frame.ledger is None:
+        return False
+    since_s = frame.unix_s - frame.ledger.recent.over_s
+    return any(event.kind == "straggler_end" and event.unix_s >= since_s for event in frame.events)
 
 
 def _as_ascii(text: str) -> str:

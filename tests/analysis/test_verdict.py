@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.remedies import ALONE_REMEDIES, MORE_WORKERS, next_action
-from ddptop.frames.verdict import IN_FEW_STEPS, PLACES_ALONE, slowest, verdict
+from ddptop.frames.verdict import IN_FEW_STEPS, PLACES_ALONE, WHILE_SLOW, slowest, verdict
 from tests.made_up_run import feed_together
 from tests.tui.fake import saving, straggler
 
@@ -289,6 +289,16 @@ def test_a_median_step_is_not_said_to_be_longer_for_waiting_that_few_steps_have(
     assert "waiting costs 33% ±3% of step time" in rare.sentence
     assert rare.detail.endswith(f"median step 26.6 ms · {IN_FEW_STEPS}")
     assert "26.6 ±0.4 without the slow rank" in usual.detail and IN_FEW_STEPS not in usual.detail
+
+
+def test_waiting_for_a_rank_that_was_slow_is_not_said_to_be_in_few_steps() -> None:
+    frame = saving()
+    ended = LoggedEvent(frame.unix_s - 60, "straggler_end", "info", 1, 150, "rank 1 is no longer slow")
+    shown = verdict(replace(frame, events=(*frame.events, ended)))
+    assert shown.detail.endswith(f"median step 26.6 ms · {WHILE_SLOW}")
+    assert frame.ledger is not None
+    long_ago = replace(ended, unix_s=frame.unix_s - 2 * frame.ledger.recent.over_s)
+    assert IN_FEW_STEPS in verdict(replace(frame, events=(long_ago, *frame.events))).detail
 
 
 BURST_US = 46_000

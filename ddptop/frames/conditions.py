@@ -168,7 +168,7 @@ class Condition:
     begin_is_event: bool = False
     """Whether an event of the same kind is logged when it begins."""
     remedy: str = ""
-    """What to try; `{rank}`, `{step}` (` of step 57`) and `{batches}` (`batch of step 9`) are its own."""
+    """What to try; `{rank}` and `{batches}` (`batch of step 9 on rank 1`) are its own."""
     remedies: Mapping[str, str] = field(default_factory=dict)
     """What to try where the alert's evidence says why it is so, by its `why`."""
 

@@ -76,8 +76,7 @@ def remedy_of_alert(alert: Alert) -> str:
     action = condition.remedies.get(why, condition.remedy)
     if "{rank}" in action and alert.rank is None:
         return ""
-    step = "" if alert.step is None else f" of {step_phrase(alert.step, alert.incarnation)}"
-    return action.format(rank=alert.rank, step=step, batches=_batches_phrase(alert))
+    return action.format(rank=alert.rank, batches=_batches_phrase(alert))
 
 
 def _batches_phrase(alert: Alert) -> str:

@@ -657,9 +657,8 @@ class RunLedger:
             unknown = np.where(joined, 0.0, unknown)
         self.by_class[_STEP_ROWS, ranks] += sums
         self.by_class[_ROW["unknown"], ranks] += unknown.sum(axis=0)
-        if (
-            steps.numbers[0] == 0
-        ):  # the first batch, compilation, caches: also those of a first step are its start
+        # The first batch, compilation, caches: also those of a first step are its start.
+        if steps.numbers[0] == 0:
             name: LedgerClass = "restart" if self._state.incarnation else "start"
             work = times.by_class[: GC + 1, 0]
             self.by_class[_STEP_ROWS[: GC + 1], ranks] -= work

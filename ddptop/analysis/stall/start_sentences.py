@@ -93,7 +93,11 @@ def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], wh
 def meets_nobody_again(state: RunState, wait: StartWait) -> bool:
     """Whether all ranks have reached the store after an elastic restart, and do not find each other."""
     stored = all(milestone_of(rank) == "store" for rank in state.ranks)
-    return state.incarnation > 0 and stored and start_case(state, *wait[:3]) == "nobody"
+    return (
+        state.incarnation > 0
+        and stored
+        and start_case(state, wait.behind, wait.waiting, wait.where) == "nobody"
+    )
 
 
 def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:

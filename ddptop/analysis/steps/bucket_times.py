@@ -57,7 +57,7 @@ class Timing:
         return backward_passes(self.bucket_numbers)
 
 
-class Arrivals(NamedTuple):
+class BucketArrivals(NamedTuple):
     """Start and last arrival of each all-reduce, (launches, n, ranks); the ends are in `Timing`."""
 
     start: Column
@@ -83,7 +83,7 @@ class Waits(NamedTuple):
 class StepFigures:
     """Figures of `n` steps from their bucket detail, in milliseconds; NaN (last: -1) where unknown."""
 
-    arrivals: Arrivals
+    arrivals: BucketArrivals
     waits: Waits
     lateness: Column
     """(n, ranks) at the deciding all-reduce of a backward pass, the one with the largest arrival skew; like
@@ -223,7 +223,7 @@ def without_common_clock(t: Timing) -> Timing:
     return Timing(t.bucket_numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
 
 
-def waits(ready: Column, arrivals: Arrivals, end: Column, passes: Integers) -> Waits:
+def waits(ready: Column, arrivals: BucketArrivals, end: Column, passes: Integers) -> Waits:
     """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column.
 
     `passes`: (launches,) the backward pass of each launch. What is exposed is exposed in one pass: gradients
@@ -253,7 +253,7 @@ def _sum_over_passes(formula: Callable[..., Column], passes: Integers, *columns:
     return of_passes[0] if len(of_passes) == 1 else np.nansum(of_passes, axis=0)
 
 
-def waits_of_groups(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Arrivals]]) -> Waits:
+def waits_of_groups(world: int, pieces: Sequence[tuple[Sequence[int], Timing, BucketArrivals]]) -> Waits:
     """`waits` of ranks that are in several process groups: the union of intervals, so nothing counts twice.
 
     `pieces`: the ranks of each group, and its all-reduces. Ranks in no group are NaN.
@@ -269,7 +269,9 @@ def waits_of_groups(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Ar
         for whole, values in zip((ready, end, start, arrival), own, strict=True):
             whole[rows, :, columns] = values - t.shift
         first_launch += len(t.bucket_numbers)
-    return waits(ready, Arrivals(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces]))
+    return waits(
+        ready, BucketArrivals(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces])
+    )
 
 
 def _passes_of_groups(groups: Sequence[Integers]) -> Integers:
@@ -294,7 +296,7 @@ def figures(t: Timing) -> StepFigures:
     else:
         arrival = formulas.clock_free_arrival(start, t.end)
         compared = _nothing_compared(*start.shape)
-    arrivals = Arrivals(start, arrival)
+    arrivals = BucketArrivals(start, arrival)
     return StepFigures(
         arrivals=arrivals,
         waits=waits(t.ready, arrivals, t.end, t.passes),

@@ -10,17 +10,8 @@ from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
-from ddptop.frames.phrases import (
-    blamed,
-    on_hosts,
-    straggler_brief,
-)
-from ddptop.frames.verdict import (
-    SIGNS,
-    Verdict,
-    shown_cost_pct,
-    verdict,
-)
+from ddptop.frames.phrases import blamed, on_hosts, straggler_brief
+from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
@@ -148,10 +139,10 @@ def _draw_cost(scene: Scene) -> Line | None:
     is_old = bool(as_of(scene.frame) or scene.frame.activities)  # what is lost in an evaluation is not in it
     if lost_pct is None or is_old or scene.frame.run.world_size < 2:
         return None
-    waste = max(0.0, min(100.0, lost_pct))
-    work, wait = choose_area("work", scene.ascii_only), choose_area("wait", scene.ascii_only)
     if verdict(scene.frame).kind == "data_bound":
         return None  # the sentence beside it names another loss
+    waste = max(0.0, min(100.0, lost_pct))
+    work, wait = choose_area("work", scene.ascii_only), choose_area("wait", scene.ascii_only)
     return draw_share_bar(100.0 - waste, (work, wait), COST_CELLS, scene.ascii_only)
 
 

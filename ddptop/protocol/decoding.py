@@ -33,6 +33,16 @@ _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), CODES[State]))
 """A msgpack array of so many elements and its first one: how the one message begins that may be large."""
 
 
+def converter_to(kind: Any) -> Callable[[object], Any]:
+    """`msgspec.convert` of values to this type. Raises what UNDECODABLE holds.
+
+    `msgspec.convert` looks a type up by its hash, each time: ten times slower, and what the handler of a
+    signal raises within that is dropped, so that a command would not end. It reads a struct once.
+    """
+    holder: Any = msgspec.defstruct("Holder", [("value", kind)], array_like=True)
+    return lambda value: msgspec.convert((value,), holder).value
+
+
 # -- from the declarations of messages.py to msgspec's types --------------------------------------
 
 

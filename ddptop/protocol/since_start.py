@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from ddptop.protocol.decoding import converter_to
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_NS, MAX_STEP, MAX_TEXT, MAX_WORLD
 from ddptop.protocol.texts import printable
@@ -146,10 +147,11 @@ def unpack_since_start(packed: object) -> SinceStart:
 
 def _type_checker(kind: Any) -> Callable[[object], Any]:
     """Checks a value for its type and range."""
+    convert = converter_to(kind)
 
     def check_value(value: object) -> Any:
         try:
-            return msgspec.convert(value, kind)
+            return convert(value)
         except msgspec.ValidationError as error:
             raise ProtocolError(str(error)) from error
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import msgpack
 import msgspec
 
-from ddptop.protocol.decoding import UNDECODABLE, decode
+from ddptop.protocol.decoding import UNDECODABLE, converter_to, decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.messages import (
@@ -225,6 +225,7 @@ _CheckedRecord = tuple[
 _LEAST_BYTES = 6
 """Fewest bytes of a record."""
 _decode_records = msgspec.msgpack.Decoder(list[_CheckedRecord]).decode
+_check_records = converter_to(list[_CheckedRecord])
 
 
 def whole_records(raw: bytes, count: int) -> list[Record] | None:
@@ -272,7 +273,7 @@ def count_records(raw: bytes) -> int:
 def _are_records(unpacked: list[Any]) -> bool:
     """Whether each is a record with numbers in their range."""
     try:
-        msgspec.convert(unpacked, list[_CheckedRecord])
+        _check_records(unpacked)
     except UNDECODABLE:
         return False
     return True

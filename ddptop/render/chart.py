@@ -45,6 +45,9 @@ median, or that of so many before or after it, for it changes where figures are 
 KEPT_SHARE = 0.6
 """A scale stays while the series needs at least this share of it."""
 
+ROUNDING = 1e-6
+"""Share of a scale by which an end of it may be wrong after rounding: less than a dot."""
+
 WRITTEN_OUT = 5
 """Below this power of ten a label of a logarithmic scale has all its digits: 100, and not 1e+02."""
 
@@ -151,17 +154,19 @@ class Scale:
     """Values are decimal logarithms."""
 
     @classmethod
-    def of_logs(cls, main: Column) -> Scale:
-        """A range of tenths that holds decimal logarithms."""
+    def of_logs(cls, main: Column, figure: float | None = None) -> Scale:
+        """A range of tenths that holds decimal logarithms, and that of a figure."""
         finite = main[np.isfinite(main)]
+        if figure is not None and 0 < figure < math.inf:
+            finite = np.append(finite, math.log10(figure))
         if not len(finite):
             return cls(0.0, 1.0, log=True)
         low, high = math.floor(float(finite.min()) * 10) / 10, math.ceil(float(finite.max()) * 10) / 10
         return cls(low, high if high > low else low + 0.1, log=True)
 
     @classmethod
-    def around_series(cls, main: Column, zero: bool) -> Scale:
-        """A round range that holds the series; peaks far above the rest are clipped."""
+    def around_series(cls, main: Column, zero: bool, figure: float | None = None) -> Scale:
+        """A round range that holds the series, without peaks far above the rest, and a figure."""
         finite = main[np.isfinite(main)]
         if not len(finite):
             return cls(0.0, 1.0)
@@ -172,6 +177,8 @@ class Scale:
         )  # a percentile
         if zero:  # of a far end, times may be negative
             top = max(0.0, min(top, 2.0 * usual) if usual > 0 else top)
+        if figure is not None and math.isfinite(figure):
+            low, top = min(low, figure), max(top, figure)
         # A flat series has no span; its own size then gives the unit.
         unit = _round_unit((top - low) or abs(top) or 1.0)
         while True:  # the range in whole units may be so much larger that its own unit is coarser
@@ -190,6 +197,14 @@ class Scale:
         is_held = before.low <= self.low and self.high <= before.high
         is_near = self.high - self.low >= KEPT_SHARE * (before.high - before.low)
         return before if is_held and is_near else self
+
+    def holds(self, value: float | None) -> bool:
+        """Whether a value lies in this range; true where it has no place on such a scale at all."""
+        if value is None or not math.isfinite(value) or (self.log and value <= 0):
+            return True
+        place = math.log10(value) if self.log else value
+        least = ROUNDING * (self.high - self.low)
+        return self.low - least <= place <= self.high + least
 
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""

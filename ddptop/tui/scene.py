@@ -142,9 +142,15 @@ class ChartState:
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
 
-    def find_or_draw(self, drawn_for: tuple[object, ...], draw: Callable[[], DrawnCharts]) -> DrawnCharts:
-        """The drawing that is kept for this, else a new one, which is kept from now on."""
-        drawn = next((charts for charts in self.kept if charts.of == drawn_for), None)
+    def find_or_draw(
+        self,
+        drawn_for: tuple[object, ...],
+        draw: Callable[[], DrawnCharts],
+        is_current: Callable[[DrawnCharts], bool] = lambda _: True,
+    ) -> DrawnCharts:
+        """The drawing that is kept for this and is current, else a new one, which is kept from now on."""
+        drawings = (charts for charts in self.kept if charts.of == drawn_for and is_current(charts))
+        drawn = next(drawings, None)
         if drawn is None:
             drawn = draw()
             self.kept.append(drawn)

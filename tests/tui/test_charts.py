@@ -466,6 +466,27 @@ def test_charts_are_drawn_every_two_seconds_while_a_run_goes_on() -> None:
     assert drawings[0] != drawings[1], "each step of a recording is drawn"
 
 
+@pytest.mark.parametrize("log_loss", [False, True])
+@pytest.mark.parametrize("times", [0.5, 4.0])
+def test_the_axis_of_a_chart_holds_the_newest_figure_though_its_curve_is_of_the_means_of_many_steps(
+    times: float, log_loss: bool
+) -> None:
+    frame, place = live(), Place()
+    place.charts.log_loss = log_loss
+    before = draw_charts(Scene(frame, place), 160, 26)
+    group = frame.group
+    newest = {"loss": group.loss_mean, "step": group.step_ms_p50, "busbw": group.busbw_gbps}
+    newest = {name: times * value for name, value in newest.items() if value is not None}
+    group = replace(group, loss_mean=newest["loss"], step_ms_p50=newest["step"], busbw_gbps=newest["busbw"])
+    moved = replace(frame, group=group)
+    for drawn in (draw_charts(Scene(moved, Place()), 160, 26), draw_charts(Scene(moved, place), 160, 26)):
+        for name, value in newest.items():
+            assert drawn.scales[name][0].holds(value)
+    assert not all(before.scales[name][0].holds(value) for name, value in newest.items())
+    again = draw_charts(Scene(moved, place), 160, 26)
+    assert [str(line) for line in again.lines] == [str(line) for line in drawn.lines]
+
+
 @pytest.mark.parametrize(("lasts_s", "pause_s"), [(10.0, 1.0), (20.0, 2.0), (100.0, 2.0), (10_000.0, 2.0)])
 def test_the_curves_of_a_young_run_are_drawn_after_each_part_of_its_length(
     lasts_s: float, pause_s: float
@@ -496,9 +517,9 @@ def test_charts_beside_each_other_end_at_the_same_step() -> None:
 
     def find_ends(loss_is_known: Mask) -> set[int]:
         rare = np.where(loss_is_known, kept.loss_mean, NAN)
-        lines = draw_charts(
-            Scene(replace(live(), history=replace(kept, loss_mean=rare)), Place()), 160, 12
-        ).lines
+        group = replace(live().group, loss_mean=float(np.nanmin(rare)))
+        frame = replace(live(), group=group, history=replace(kept, loss_mean=rare))
+        lines = draw_charts(Scene(frame, Place()), 160, 12).lines
         return {len(half.rstrip()) for half in (str(lines[10])[:79], str(lines[10])[80:159])}
 
     assert len(find_ends(steps % 100 < 2)) == 1
@@ -510,14 +531,14 @@ def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_
     person = Sketch(FakeSource(frame), (160, 50))
     first = unboxed(person.text())
     group = replace(
-        frame.group, loss_mean=0.1234, loss_max=0.2345, loss_max_rank=3, step_ms_p50=77.7, step_ms_p95=88.8
+        frame.group, loss_mean=0.5123, loss_max=0.6345, loss_max_rank=3, step_ms_p50=47.7, step_ms_p95=48.8
     )
     person.source.frame = replace(frame, unix_s=frame.unix_s + 0.25, group=group)
     later = unboxed(person.text())
-    assert "loss 0.1234" in later[0]
+    assert "loss 0.5123" in later[0]
     row = next(at for at, line in enumerate(first) if line.startswith("├── loss "))
-    assert later[row].startswith("├── loss 0.1234") and " step ms 77.7 " in later[row]
-    assert "  worst 0.2345 rank 3" in later[row] and "┄ p95 88.8" in later[row], "of the same step"
+    assert later[row].startswith("├── loss 0.5123") and " step ms 47.7 " in later[row]
+    assert "  worst 0.6345 rank 3" in later[row] and "┄ p95 48.8" in later[row], "of the same step"
     assert later[row + 1 : row + 6] == first[row + 1 : row + 6], "the curves are those of the last picture"
 
 

@@ -96,7 +96,25 @@ def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCha
     def draw() -> DrawnCharts:
         return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
 
-    return _renew_figures(scene, CHARTS, scene.place.charts.find_or_draw(drawn_for, draw))
+    return _renew_figures(scene, CHARTS, _find_or_draw(scene, drawn_for, draw))
+
+
+def _find_or_draw(
+    scene: Scene, drawn_for: tuple[object, ...], draw: Callable[[], DrawnCharts]
+) -> DrawnCharts:
+    """A kept drawing if its scales hold the newest figures, which stand in its titles; else a new one."""
+    newest = _find_newest_values(scene)
+
+    def holds_newest(drawn: DrawnCharts) -> bool:
+        return all(scale.holds(newest[name]) for name, (scale, _) in drawn.scales.items() if name in newest)
+
+    return scene.place.charts.find_or_draw(drawn_for, draw, holds_newest)
+
+
+def _find_newest_values(scene: Scene) -> Mapping[str, float | None]:
+    """By the name of a chart, the figure of the frame in its title."""
+    group = scene.frame.group
+    return {"loss": group.loss_mean, "step": group.step_ms_p50, "busbw": group.busbw_gbps}
 
 
 def _drawn_for(
@@ -175,6 +193,11 @@ def _draw_bands(
     happened = find_happened(scene)
     curve_of_chart = _make_curves(scene, happened)
     curves = [replace(curve_of_chart[CHARTS.index(name)], happened=happened) for name in names]
+    figures = _find_newest_values(scene)
+    curves = [
+        replace(curve, figure=figures[name]) if name in figures else curve
+        for name, curve in zip(names, curves, strict=True)
+    ]
     if _goes_on(scene.frame):  # a picture that stands depends on no other
         run, state = _name_run(scene.frame), scene.place.charts
         scales = [state.find_scale(run, name) for name in names]
@@ -239,7 +262,7 @@ def draw_some_charts(scene: Scene, names: Sequence[ChartName], width: int, heigh
     def draw() -> DrawnCharts:
         return DrawnCharts(drawn_for, *_draw_bands(scene, names, (len(names), 1), (width, height), 0))
 
-    return _renew_figures(scene, names, scene.place.charts.find_or_draw(drawn_for, draw)).lines
+    return _renew_figures(scene, names, _find_or_draw(scene, drawn_for, draw)).lines
 
 
 STRIP_RANKS = 8
@@ -394,11 +417,12 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
     whole = stack.sum(axis=0)
     share = _waiting_pct(history)
     if not np.isfinite(whole[-NEWEST:]).any():
-        waits = [_draw_title("waiting", percent(_newest_median(share))).add(" of step", "dim")]
+        newest = _newest_median(share)
+        waits = [_draw_title("waiting", percent(newest)).add(" of step", "dim")]
         waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
-            reach=SHARE_REACH, read=lambda index: percent(share[index]),
+            reach=SHARE_REACH, figure=newest, read=lambda index: percent(share[index]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
     untimed = untimed_parts(scene.frame.run.training)

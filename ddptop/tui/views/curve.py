@@ -123,6 +123,8 @@ class Curve:
     """Whether the scale starts at 0: for times always, or jitter would look like a change."""
     reach: float | None = None
     """A value that the scale holds in any case: a little of something small must not look like much."""
+    figure: float | None = None
+    """The figure in the title, which the scale holds as well: the curve has means of many steps."""
     step: Column | None = None
     """Step numbers of the points: where some are missing, the chart marks it."""
     nan_at: tuple[float, ...] = ()
@@ -338,7 +340,10 @@ class _Drawn:
                 main = bin_values(values, edges, "mean")
             behind = _bin_behind(curve, axis)
             scaled = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
-            scale = Scale.of_logs(scaled) if curve.log else Scale.around_series(scaled, curve.zero)
+            if curve.log:
+                scale = Scale.of_logs(scaled, curve.figure)
+            else:
+                scale = Scale.around_series(scaled, curve.zero, curve.figure)
             if curve.reach is not None:
                 scale = replace(scale, high=max(scale.high, curve.reach))
             scale = scale.settle(curve.scale_before)

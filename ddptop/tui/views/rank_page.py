@@ -402,7 +402,8 @@ def _draw_gpu_past(scene: Scene, past: GpuSeries, width: int, height: int) -> li
     curves = [
         Curve(
             [Line(f"GPU {name} ", "dim").add(fixed(float(values[-1]), 0), "strong"), span],
-            past.time_s, values, "area", zero=True, reach=reach, happened=happened, span_s=KEPT_S,
+            past.time_s, values, "area", zero=True, reach=reach, figure=float(values[-1]),
+            happened=happened, span_s=KEPT_S,
         )
         for name, values, reach in (
             ("use %", past.util_pct, GPU_SCALE), ("memory %", past.mem_pct, GPU_SCALE),

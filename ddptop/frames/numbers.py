@@ -145,6 +145,12 @@ def age(seconds: float) -> str:
     return f"{whole // 86400} days"
 
 
+def short_age(seconds: float) -> str:
+    """How long something holds, in few cells: `17s`, `4m`, `3h`, `2d`."""
+    number, unit = age(seconds).split()
+    return f"{number}{unit[0]}"
+
+
 def clock(unix_s: float, seconds: bool = True) -> str:
     """Local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(unix_s))

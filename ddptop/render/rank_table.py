@@ -16,7 +16,7 @@ from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import UNKNOWN, duration, fixed, known
+from ddptop.frames.numbers import UNKNOWN, duration, known, short_age
 from ddptop.frames.phrases import NOT_A_NUMBER, has_nan_losses, several_hosts
 from ddptop.frames.training_kind import times_waiting
 from ddptop.render import table
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import FrameSource
 
-STATE_WIDTH, UNREACHABLE_WIDTH = 10, 16
-"""`◌ stale 9s`, `✓ finished`; wider while a host is silent, whose state is a long word."""
+STATE_WIDTH, STALE_WIDTH, UNREACHABLE_WIDTH = 10, 11, 16
+"""`✓ finished`, `◌ stale 12s`; wider while a host is silent, whose state is a long word."""
+
+HAVE_NO_AGE = ("stale", "waiting")
+"""States of the run in which a stale rank has no age: the headline tells it, or others have not come yet."""
 
 SCREEN_COLUMNS = figures_shown(lambda figure: figure.screen)
 PLAIN_COLUMNS = figures_shown(lambda figure: figure.plain)
@@ -127,10 +130,17 @@ def _plain_state(context: RenderContext, rank: int) -> str:
     """The word alone; a rank that does not report also shows for how long."""
     ranks, age_ms = context.frame.ranks, no_progress_ms(context.frame, rank)
     state = context.state_word(rank)
+    if is_stopped(context, rank):
+        return SHORT_WORDS["stopped"]
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
     word = context.activity_words.get(rank, word) if word == "live" else word
     word = word_of_state(word, context.frame.source)
-    return f"{word} {fixed(age_ms / 1e3, 0)}s" if _is_aged(word) and known(age_ms) else word
+    return f"{word} {short_age(age_ms / 1e3)}" if _is_aged(word) and known(age_ms) else word
+
+
+def is_stopped(context: RenderContext, rank: int) -> bool:
+    """Whether a signal has stopped its process, which says more than that it is stale or stalled."""
+    return rank in context.stopped and context.state_word(rank) in ("live", "stale", "stalled", "waiting")
 
 
 def _is_aged(word: str) -> bool:
@@ -145,7 +155,9 @@ LONGEST_WORD = max(len(state) for state, words in STATES.items() if not words.is
 def state_width(frame: Frame) -> int:
     """Width of the column of states."""
     states = {*distinct_texts(frame.ranks.state), *(host.state for host in frame.hosts)}
-    return UNREACHABLE_WIDTH if max(map(len, states), default=0) > LONGEST_WORD else STATE_WIDTH
+    if max(map(len, states), default=0) > LONGEST_WORD:
+        return UNREACHABLE_WIDTH
+    return STALE_WIDTH if "stale" in states and frame.run.state not in HAVE_NO_AGE else STATE_WIDTH
 
 
 def host_state_piece(host: HostFigures, width: int, source: FrameSource) -> Piece:
@@ -153,7 +165,7 @@ def host_state_piece(host: HostFigures, width: int, source: FrameSource) -> Piec
     sign, role = of_state(host.state)
     text = f"{sign} {word_of_state(host.state, source)}"
     if STATES[host.state].is_silent and known(host.age_ms):
-        aged = f"{text} {fixed(host.age_ms / 1e3, 0)}s"
+        aged = f"{text} {short_age(host.age_ms / 1e3)}"
         text = aged if text_width(aged) <= width else text
     return text, "dim" if host.state in ("live", "finished") else role
 
@@ -163,6 +175,9 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     ranks = context.frame.ranks
     word, age = context.state_word(rank), no_progress_ms(context.frame, rank)
     sign, role = of_state(word)
+    if is_stopped(context, rank):
+        sign, role = of_state("stale" if word == "live" else word)
+        return f"{sign} {SHORT_WORDS['stopped']}", role
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
     if word == "live" and rank in context.activity_words:
@@ -171,7 +186,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     text = f"{sign} {word_of_state(word, context.frame.source)}"
     is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
-        aged = f"{text} {fixed(age / 1e3, 0)}s"
+        aged = f"{text} {short_age(age / 1e3)}"
         text = aged if text_width(aged) <= width else text
     return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from ddptop.frames.activity import EpochProgress
+from ddptop.frames.activity import EpochProgress, LongActivity
 from ddptop.frames.frame import Frame, LoggedEvent, Suspect
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
@@ -32,6 +33,7 @@ from tests.tui.fake import (
     replay,
     saving,
     several,
+    stale,
     straggler,
     waiting,
 )
@@ -40,6 +42,9 @@ from tests.tui.fake_views import WantedSource, told
 from tests.tui.gallery import SIZES, WORLDS, frame_of, lines_of
 from tests.tui.pages import place_at
 from tests.tui.troubles import died, drifting, mismatch, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_the_last_line_that_fits_says_that_there_is_more() -> None:
@@ -622,3 +627,32 @@ def test_the_bill_of_a_run_without_ddp_says_why_nobody_waited() -> None:
 def test_a_message_is_cut_after_a_place_but_not_after_a_figure() -> None:
     assert cut_at_word("rank 1 is in train.py:6 preprocess_dataset", 30) == "rank 1 is in train.py:6…"
     assert cut_at_word("it waits since step 12,480 for rank 1", 28) == "it waits since step…"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (67, 19), (50, 24)])
+@pytest.mark.parametrize(
+    ("age_s", "expected"), [(4.2, "4s"), (12.9, "12s"), (99.0, "99s"), (130.0, "2m"), (9_000.0, "2h")]
+)
+def test_a_stale_rank_has_the_age_of_its_last_update_beside_it(
+    age_s: float, expected: str, size: tuple[int, int]
+) -> None:
+    frame = stale()
+    ages_ms = np.where(np.array(frame.ranks.state) == "stale", age_s * 1e3, frame.ranks.age_ms)
+    frame = replace(frame, ranks=replace(frame.ranks, age_ms=ages_ms))
+    assert f"◌ stale {expected} " in sketch(FakeSource(frame), size)
+    assert f" stale {expected} " in draw_frame(frame, size[0])
+
+
+@pytest.mark.parametrize(("case", "sign"), [(stale, "◌"), (missing, "■")])
+def test_a_rank_that_a_signal_has_stopped_says_so_in_its_row(case: Callable[[], Frame], sign: str) -> None:
+    frame = case()
+    if frame.stall is None:
+        frame = replace(frame, activities=(LongActivity("stopped", "", (3,), frame.unix_s - 12),))
+    else:
+        positions = tuple(
+            replace(position, process="stopped" if position.rank == 1 else position.process)
+            for position in frame.stall.positions
+        )
+        frame = replace(frame, stall=replace(frame.stall, positions=positions))
+    assert f"{sign} stopped " in sketch(FakeSource(frame), (80, 24))
+    assert " stopped " in draw_frame(frame, 80)

@@ -37,8 +37,11 @@ settings.load_profile("busy")
 judged by what it changes; `--hypothesis-profile default` draws others."""
 
 
-SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")
-"""Folders whose tests start few processes: what is left for the end, so that all workers end together."""
+COMPUTING = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")
+"""Folders whose tests start few processes, and so seldom wait."""
+
+WAITING_UNTIL = 0.8
+"""The share of the files that compute after which all others have begun: these last longest."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,13 +73,19 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long first, in the same order on every worker."""
+    """Files that wait for processes between files that compute, in the same order on every worker.
 
-    def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        return SHORT.index(folder) + 1 if folder in SHORT else 0
-
-    items.sort(key=place)
+    While some workers wait, others have work for the cores. Files that compute are also the last: they take
+    little time each, so that all workers end together.
+    """
+    computing: list[Path] = []
+    waiting: list[Path] = []
+    for path in dict.fromkeys(item.path for item in items):
+        folder = path.relative_to(Path(__file__).parent).parts[0]
+        (computing if folder in COMPUTING else waiting).append(path)
+    place = {path: number / len(computing) for number, path in enumerate(computing)}
+    place |= {path: WAITING_UNTIL * number / len(waiting) for number, path in enumerate(waiting)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

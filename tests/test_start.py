@@ -83,8 +83,10 @@ PLACES = {
     "trouble",
     [
         "hang_ctor",
-        "barrier_download",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("hang_init", "import_slow", "first_batch")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("barrier_download", "hang_init", "import_slow", "first_batch")
+        ),
     ],
 )
 def test_a_rank_that_holds_up_the_others_before_the_first_step_is_named(tmp_path: Path, trouble: str) -> None:

@@ -797,6 +797,7 @@ def test_short_stops_of_all_ranks_do_not_hide_pauses_that_are_longer() -> None:
     assert len(rare_events_of(reducer, world)) == 1
 
 
+@pytest.mark.slow
 def test_stops_of_any_rank_with_a_heavy_tail_are_seldom_flagged() -> None:
     """Series of 300 steps without a fault, each with a seed of its own; a few of the stops cost the most."""
     n_flagged = n_logged = 0
@@ -816,7 +817,9 @@ def test_stops_of_any_rank_with_a_heavy_tail_are_seldom_flagged() -> None:
     assert n_logged <= 0.3 * HEAVY_SERIES
 
 
-@pytest.mark.parametrize("noise_us", [(100_000, 400_000), (300_000, 320_000)])
+@pytest.mark.parametrize(
+    "noise_us", [(100_000, 400_000), pytest.param((300_000, 320_000), marks=pytest.mark.slow)]
+)
 def test_two_pauses_within_the_noise_are_not_flagged(noise_us: tuple[int, int]) -> None:
     """Of very different length, or no longer than another rank's."""
     world = World(3, own=True)

@@ -149,7 +149,7 @@ def test_steps_of_twice_the_length_explain_where_those_of_the_same_are_too_few()
     assert ledger.run.waited_for[0].rank_seconds == pytest.approx(true_s, rel=0.05)
 
 
-@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize("size", [pytest.param(5, marks=pytest.mark.slow), 1000])
 def test_sums_and_log_do_not_depend_on_how_many_steps_are_evaluated_at_once(size: int) -> None:
     def shown(size: int) -> tuple[str, list[str]]:
         world = World(3, own=True)

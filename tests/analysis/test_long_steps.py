@@ -112,7 +112,9 @@ def test_who_evaluates_and_who_waits_where(standing: Standing) -> None:
     assert (waits.kind, waits.name, waits.ranks) == ("wait", "barrier", (1, 2, 3))
 
 
-@pytest.mark.parametrize(("after_s", "stalls"), [(24.0, False), (164.0, False), (167.0, True)])
+@pytest.mark.parametrize(
+    ("after_s", "stalls"), [(24.0, False), pytest.param(164.0, False, marks=pytest.mark.slow), (167.0, True)]
+)
 def test_a_save_is_a_stall_only_after_ten_times_the_stall_time(
     standing: Standing, after_s: float, stalls: bool
 ) -> None:

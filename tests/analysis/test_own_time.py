@@ -393,7 +393,7 @@ def slow_for_a_time(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("size", [1, 37, 500])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 37, 500])
 def test_what_a_recording_says_does_not_depend_on_the_size_of_a_block(
     slow_for_a_time, monkeypatch, size: int
 ) -> None:

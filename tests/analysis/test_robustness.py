@@ -170,7 +170,9 @@ class Chaos:
         return Received(self.t_ns, self.random.randrange(-1, 4), session, 1, message)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))]
+)
 def test_nonsense_does_no_harm(seed) -> None:
     chaos, reducer = Chaos(seed), Reducer(window=10, history_points=50)
     with warnings.catch_warnings():

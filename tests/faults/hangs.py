@@ -41,9 +41,7 @@ def lines_of(shown: dict[str, object]) -> list[str]:
     return [*lines, *(alert["message"] for alert in alerts)]
 
 
-def row(
-    done: str, trouble: str, *expected: str, world: int = 3, stall_s: int = 5, short: bool = False
-) -> Row:
+def row(done: str, trouble: str, *expected: str, world: int = 3, stall_s: int = 5) -> Row:
     """A row whose trouble is to be described in lines that match all of these patterns."""
 
     def attempt(_: int) -> Result:
@@ -65,7 +63,7 @@ def row(
                     return Result("; ".join(said) or "nothing", False)
             return Result("; ".join(said), True)
 
-    return Row(done, " / ".join(expected), attempt, short)
+    return Row(done, " / ".join(expected), attempt)
 
 
 def healthy(_: int) -> Result:
@@ -111,7 +109,7 @@ ROWS = (
             r"rank 1, .* was in troubled.py:\d+ tokenize",
             "ranks 0 and 2 gave up waiting after 8 s",
             "rank 1 was ended by SIGTERM",  # so that it is of the end
-            stall_s=stall_s, short=stall_s > 8,
+            stall_s=stall_s,
         )
         for stall_s in (5, 60)
     ),

@@ -76,7 +76,7 @@ MEASURED_IN_EACH_STEP = {
 @pytest.mark.parametrize(
     ("changes", "surfaces"),
     [
-        pytest.param(MEASURED_BESIDE_STEPS, SURFACES, id="beside steps"),
+        pytest.param(MEASURED_BESIDE_STEPS, SURFACES, id="beside steps", marks=pytest.mark.slow),
         pytest.param(
             MEASURED_IN_EACH_STEP, SURFACES | {"export of steps", "heat of steps"}, id="in each step"
         ),

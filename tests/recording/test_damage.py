@@ -342,7 +342,9 @@ def cannot_allocate(*_: object) -> None:
     raise OSError(errno.EOPNOTSUPP, "as NFS says")
 
 
-@pytest.mark.parametrize("allocates", [True, False], ids=["blocks", "a spare file"])
+@pytest.mark.parametrize(
+    "allocates", [pytest.param(True, marks=pytest.mark.slow), False], ids=["blocks", "a spare file"]
+)
 def test_on_a_full_disk_the_end_has_room_and_every_outlet_says_why_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], allocates: bool
 ) -> None:

@@ -280,7 +280,7 @@ def in_rounds(messages, seconds):
 @pytest.mark.parametrize(
     ("live", "in_columns"),
     [
-        pytest.param(False, False, id="recorded-objects"),
+        pytest.param(False, False, id="recorded-objects", marks=pytest.mark.slow),
         pytest.param(False, True, id="recorded-columns", marks=pytest.mark.slow),
         pytest.param(True, False, id="live-objects", marks=pytest.mark.slow),
         pytest.param(True, True, id="live-columns"),

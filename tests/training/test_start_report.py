@@ -48,6 +48,7 @@ def test_a_rank_reports_before_ddp_and_its_session_goes_on_with_that(ear: Ear, r
     assert {item.session for item in ear.heard} == {hello.session}
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_before_ddp_says_why_over_its_connection(ear: Ear, ranks: Ranks) -> None:
     process = start(ear, ranks, "raise")
     (ear.home / "go").touch()

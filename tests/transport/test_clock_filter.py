@@ -91,7 +91,9 @@ def hold_1000(link: Link, load: int = 0) -> list[Estimate]:
     return estimates
 
 
-@pytest.mark.parametrize("ppm", [0, 50, -50, 200, -200])
+@pytest.mark.parametrize(
+    "ppm", [50, -200, *(pytest.param(ppm, marks=pytest.mark.slow) for ppm in (0, -50, 200))]
+)
 @pytest.mark.parametrize("there_ms, back_ms", [(0.05, 0.05), (10, 0.05), (0.05, 10)])
 def test_the_true_offset_is_within_the_bound_in_every_of_1000_samples(
     ppm: float, there_ms: float, back_ms: float

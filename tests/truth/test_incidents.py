@@ -10,7 +10,7 @@ from tests.truth.incident_runs import judge, run
 from tests.truth.incidents import named
 
 
-@pytest.mark.parametrize("name", ["death-exit", "numbers-nan"])
+@pytest.mark.parametrize("name", [pytest.param("death-exit", marks=pytest.mark.slow), "numbers-nan"])
 def test_a_quick_row_is_told_with_its_rank_and_cause(tmp_path: Path, name: str) -> None:
     (row,) = named([name])
     run(row, tmp_path, seed=1)

@@ -120,7 +120,14 @@ def test_every_page_survives_the_smallest_terminals(page: str) -> None:
             assert max(map(text_width, lines)) <= columns
 
 
-@pytest.mark.parametrize("state", WORLDS)
+OTHER_LAYOUTS = ("straggler", "with a bill", "stall", "dead", "waiting", "replay", "64 ranks", "3 hosts")
+"""Worlds whose pages have other parts than those of the others, which are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param(state, marks=() if state in OTHER_LAYOUTS else pytest.mark.slow) for state in WORLDS],
+)
 def test_every_page_in_every_state_fits_every_size_in_letters_and_in_ascii(state: str) -> None:
     for view, (size, (width, height)), plain in product(gallery.PAGES, gallery.SIZES.items(), (False, True)):
         if plain and size not in ("80x24", "30x6"):

@@ -51,7 +51,9 @@ def nasty(frame: Frame) -> Frame:
 @pytest.mark.parametrize(
     ("size", "ascii_only"), [((80, 24), False), ((160, 50), False), ((33, 9), False), ((80, 24), True)]
 )
-@pytest.mark.parametrize("make", [live, replay, died, hostile])
+@pytest.mark.parametrize(
+    "make", [replay, hostile, *(pytest.param(make, marks=pytest.mark.slow) for make in (live, died))]
+)
 def test_no_text_moves_the_cursor_or_widens_a_line(
     make: Callable[[], Frame], size: tuple[int, int], ascii_only: bool
 ) -> None:

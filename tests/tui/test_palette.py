@@ -42,15 +42,21 @@ def test_all_that_can_be_done_is_offered_where_it_can_be() -> None:
     assert not {key.action for key in VIEWS["timeline"].keys} & live_ones, "there is no timeline"
 
 
-def test_every_entry_can_be_done() -> None:
+@pytest.mark.parametrize(
+    "view",
+    [
+        "overview",
+        *(pytest.param(view, marks=pytest.mark.slow) for view in VIEWS.numbered_names if view != "overview"),
+    ],
+)
+def test_every_entry_can_be_done(view: str) -> None:
     sketch = Sketch(WantedSource(replay()), (50, 12))
-    for view in VIEWS.numbered_names:
-        for entry in find_entries("", view, themes=("ddptop-light",), ranks=4, replay=True):
-            if entry.action.do not in (Do.FINISH, Do.SAVE):
-                sketch.place.prompt = None
-                if sketch.place.view != view:
-                    sketch.act(Do.VIEW(view))
-                sketch.act(entry.action)
+    for entry in find_entries("", view, themes=("ddptop-light",), ranks=4, replay=True):
+        if entry.action.do not in (Do.FINISH, Do.SAVE):
+            sketch.place.prompt = None
+            if sketch.place.view != view:
+                sketch.act(Do.VIEW(view))
+            sketch.act(entry.action)
 
 
 def test_hosts_figures_orders_and_columns_by_their_names() -> None:

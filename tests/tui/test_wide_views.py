@@ -171,7 +171,13 @@ def test_a_low_or_narrow_screen_has_no_panels(view: str) -> None:
         assert not any(sign in person.press(view) for sign in "┬┼├┤┌")
 
 
-@pytest.mark.parametrize("world", ["stall", "dead", "finished", "waiting", "replay", "4,096 ranks"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        *("stall", "dead", "finished", "waiting", "replay"),
+        pytest.param("4,096 ranks", marks=pytest.mark.slow),
+    ],
+)
 def test_panels_use_a_wide_page_to_its_foot(world: str) -> None:
     for view in ("2", "4", "5", "8"):
         person = Sketch(WantedSource(WORLDS[world]()), (200, 60))

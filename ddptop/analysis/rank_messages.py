@@ -415,6 +415,8 @@ class RankMessages:
             readings, ranks, t_ns = readings.at(np.flatnonzero(current)), ranks[current], t_ns[current]
         if not len(ranks):
             return
+        if readings.kind is Progress:
+            table.note_launches(ranks, readings.field("sequence"), t_ns)
         table.newest[readings.kind].take(readings, ranks)
         if readings.kind is Usage:
             table.seen_ns[ranks] = t_ns  # of each the last one stays

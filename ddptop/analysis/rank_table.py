@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.analysis.steps.pairing import begins_of_runs, stable_order
 from ddptop.protocol.limits import NS
 from ddptop.protocol.message_run import FIELD_TYPES, RANK_READINGS
-from ddptop.protocol.messages import NAMES
+from ddptop.protocol.messages import NAMES, Progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class RankTable(_Columns):
 
     INITIAL: ClassVar = {
         **dict.fromkeys(("records", "lost_records", "session", "heard_ns", "seen_ns", "moved_ns"), 0),
-        **dict.fromkeys(("own_ns", "delay_ns", "stood_ns", "step", "declared", "joined"), 0),
+        **dict.fromkeys(("own_ns", "delay_ns", "stood_ns", "step", "launched_ns", "declared", "joined"), 0),
         **dict.fromkeys(("micro_steps", "bad_loss_step", "finite_loss_step"), UNKNOWN),
     }
     records: Integers
@@ -88,6 +88,8 @@ class RankTable(_Columns):
     stood_ns: Integers
     """How long its step had not changed at that reading."""
     step: Integers
+    launched_ns: Integers
+    """When a heartbeat first told of its newest collective."""
     declared: Integers
     """Number of the user's own phases that it is in (`ddptop.phase`): in these a step may take any time."""
     joined: Integers
@@ -129,6 +131,18 @@ class RankTable(_Columns):
         """(ranks,) a number of the newest reading of a kind; NaN: none has come."""
         newest = self.newest[kind]
         return np.where(newest.is_known, newest.field(name), np.nan)
+
+    def note_launches(self, ranks: Integers, sequences: Integers, t_ns: Integers) -> None:
+        """Note which heartbeats, (n,) in order of arrival, tell of a new collective. To be called before they
+        are the newest ones."""
+        order = stable_order(ranks)
+        of_rank, sequence = ranks[order], sequences[order]
+        before = self.newest[Progress].field("sequence")[of_rank]
+        before[~self.newest[Progress].is_known[of_rank]] = UNKNOWN
+        follows = np.flatnonzero(of_rank[1:] == of_rank[:-1]) + 1
+        before[follows] = sequence[follows - 1]
+        new = sequence > before
+        self.launched_ns[of_rank[new]] = t_ns[order][new]  # of each rank the last one stays
 
     def read_clocks(self, readings: Integers, interruptions: Interruptions) -> None:
         """Take readings of the ranks' own clocks, (6, n): rank, place in the order of arrival, when it

@@ -207,6 +207,7 @@ class RankState:
     delay_ns = Cell()
     stood_ns = Cell()
     step = Cell()
+    launched_ns = Cell()
     declared = Cell()
     joined = Cell()
     micro_steps = CellOrNone()

@@ -678,6 +678,18 @@ def test_ranks_whose_agent_was_killed_in_a_stall_are_not_silent_themselves(
     assert job.frame.stall.kind == "transport"  # type: ignore[union-attr]
 
 
+def test_heartbeats_that_come_late_after_a_cut_do_not_blame_the_rank(make_world) -> None:
+    """As long as a silent host is not called unreachable."""
+    job = stalled(make_world)
+    job.wait(17.0)
+    answer(job, *range(6))
+    job.wait(2.5, HOSTS[:2])
+    job.wait(BACK_NS / NS + 1)
+    assert job.frame.stall.kind == "transport"  # type: ignore[union-attr]
+    assert blames(job, 2.75, ranks=False) == set()
+    assert "it does not answer" in " ".join(blames(job, 1.0, ranks=False))
+
+
 def replace_agent(job: Job, host: str) -> Received:
     """Another agent of the host introduces itself."""
     introduced = job.world.host_message(host)

@@ -603,6 +603,24 @@ def test_no_rank_is_silent_because_the_collector_was_killed_in_a_stall(stage) ->
     ]
 
 
+def test_whose_heartbeat_comes_first_when_the_ranks_go_on_is_not_what_the_others_lack(stage) -> None:
+    """Nothing was completed for a while, as the network was cut; then all go on together."""
+    everyone = {rank: dict(IN_41) for rank in range(4)}
+    stage.beat(17, everyone)
+    for rank in everyone:
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    stage.beat(19, everyone)
+    for first in (0, 1):
+        stage.after_s += 0.25
+        t_us = (stage.now_ns - START_NS) // 1000
+        stage.feed(stage.world.progress(first, t_us=t_us, step=41, bucket=4, sequence=84))
+        assert stage.frame().stall.kind == "asking"
+        assert "stall: rank" not in "".join(stage.said("stall"))
+    further = {rank: {"step": 41, "bucket": 4, "sequence": 84} for rank in range(3)}
+    stage.beat(20, {**further, 3: dict(IN_41)})  # it has said since that it is still there
+    assert stage.frame().stall.ranks == (3,)
+
+
 def test_steps_that_waited_behind_a_late_hello_are_no_stall(make_world) -> None:
     """A new collector without a recording: every rank says HELLO now, and sends what it has kept."""
     world = make_world(2)

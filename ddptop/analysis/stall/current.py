@@ -244,10 +244,25 @@ def _diagnose_progress(
     result = diagnose(progress, awaits_answers=awaits_answers)
     if not unheard.isdisjoint(result.ranks):
         result = Diagnosis("asking", (), tuple(rank for rank in running if rank not in unheard))
+    elif result.kind == "missing" and _may_have_followed(state, result, progress):
+        result = Diagnosis("asking", (), tuple(running), awaits_answers=True)
     waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
     if silent and (waits or not _explains_stall(result, len(running))):
         result = Diagnosis(UNREACHABLE, silent, tuple(running))
     return replace(result, awaits_answers=awaits_answers or result.awaits_answers)
+
+
+def _may_have_followed(state: RunState, result: Diagnosis, progress: Sequence[RankProgress]) -> bool:
+    """Whether those that wait moved on after a missing rank's newest word: when a cut link is mended, the
+    first rank whose heartbeat comes then is ahead of the others, for half a second."""
+    moved_ns = max((_progressed_ns(state.ranks[rank]) for rank in result.waiting), default=0)
+    missing = [state.ranks[p.rank] for p in progress if p.rank in result.ranks and not p.silent]
+    return any(max(rank.own_ns + rank.delay_ns, rank.evidence_ns) < moved_ns for rank in missing)
+
+
+def _progressed_ns(rank: RankState) -> int:
+    """When its step last changed, or it was first known to have launched its newest collective."""
+    return max(rank.moved_ns, rank.launched_ns)
 
 
 MOST_CUT_OFF_NS = 30 * NS
@@ -354,6 +369,10 @@ def rank_progress(
 ) -> RankProgress:
     """How far a rank has got, from its heartbeats and its answer. `cut_off`: its silence is its host's."""
     rank_state = state.ranks[rank]
+    known_host = state.hosts.known.get(rank_state.host)
+    # Of a host that was out of reach in this stall, heartbeats come late for a while.
+    was_out = known_host is not None and known_host.out_ns > since_ns
+    silent_ns = (UNREACHABLE_S if was_out else STALE_S) * NS
     answer = answer_since(rank_state, since_ns)
     names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
     sequences = {name: sequence_in_group(rank_state, name, answer) for name in sorted(names)}
@@ -368,7 +387,7 @@ def rank_progress(
         answered=answer is not None,
         has_moved=answer is not None and answer.step < rank_state.step,
         silent=rank_state.stopped
-        or (not cut_off and state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS),
+        or (not cut_off and state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > silent_ns),
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
         inside=inside,

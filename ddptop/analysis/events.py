@@ -25,7 +25,13 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
-from ddptop.analysis.ledger.recorded import MARKS_THE_END, MEASURES_ASIDE, SAME_LENGTH, SCALES_DEAR
+from ddptop.analysis.ledger.recorded import (
+    MARKS_THE_END,
+    MEASURES_ASIDE,
+    SAME_LENGTH,
+    SCALES_DEAR,
+    TAKES_WITNESSES,
+)
 from ddptop.analysis.ledger.sums import EARLIER_WAITS, SAME_LENGTH_WAITS
 from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, ReachedMilestone
 from ddptop.analysis.stall.at_exit import keep_stall
@@ -284,6 +290,7 @@ def _on_settings(state: RunState, event: Event, t_ns: int) -> None:
     state.ledger.scales_dear = ledger_version >= SCALES_DEAR
     state.ledger.measures_aside = ledger_version >= MEASURES_ASIDE
     state.ledger.marks_the_end = ledger_version >= MARKS_THE_END
+    state.ledger.takes_witnesses = ledger_version >= TAKES_WITNESSES
     state.ledger.rare_waits = SAME_LENGTH_WAITS if ledger_version >= SAME_LENGTH else EARLIER_WAITS
 
 

@@ -428,6 +428,7 @@ class RankMessages:
                 own_ns = readings.field("t_ns")[evaluates]
                 steps = readings.field("step")[evaluates]
                 state.ledger.note_evaluating(ranks[evaluates], steps, own_ns, t_ns[evaluates])
+            state.ledger.note_heartbeats(ranks, readings, t_ns)
             state.past_activities.take(ranks, readings, t_ns)
             state.batch_pace.take(ranks, readings)
             excused = evaluates | self._are_saving(readings) | (table.declared[ranks] > 0)

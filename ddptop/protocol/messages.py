@@ -91,6 +91,11 @@ class Activity(IntEnum):
     RECV = 26
 
 
+STACK_READ_NS = 200_000_000
+"""In a step of which only the end is seen, a rank reads its stack for the phase and the collective of its
+heartbeats once the step has lasted so long. Before version 6 of the ledger's sums: after 1 s."""
+
+
 class Flag(IntEnum):
     """Bits of `StepRow.flags`."""
 

@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Activity, Phase
+from ddptop.protocol.messages import STACK_READ_NS, Activity, Phase
 from ddptop.training.collective_called import collective_in, phase_in
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
@@ -164,7 +164,7 @@ class ActivityWatch:
             self._unseen_step = step, time.monotonic_ns()
         since_ns = self._unseen_step[1]
         # The stack is read only then: most steps are over before.
-        if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
+        if time.monotonic_ns() - since_ns < STACK_READ_NS:
             return CurrentActivity(phase, Activity.TRAINING, since_ns)
         frame = sys._current_frames().get(self._thread)
         phase = phase_in(frame) or phase

@@ -1,4 +1,4 @@
-"""What a thread is in by its Python stack: a collective, forward or backward, or a save of
+"""What a thread is in by its Python stack: a collective, a phase of the step, or a save of
 `torch.distributed.checkpoint`."""
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ def collective_in(frame: Any) -> Activity | None:
 _PHASES = (
     ("torch/autograd/graph.py", "_engine_run_backward", Phase.BACKWARD),
     ("torch/nn/parallel/distributed.py", "forward", Phase.FORWARD),
+    ("torch/utils/data/dataloader.py", "__next__", Phase.DATA),
+    ("torch/optim/optimizer.py", "wrapper", Phase.OPTIMIZER),
 )
 """The file and the function of torch that a thread is in during a phase."""
 
 
 def phase_in(frame: Any) -> Phase:
-    """Whether a stack is within a forward of DDP or a backward; OTHER: in neither."""
+    """The phase of the step that a stack is within; OTHER: it is in none."""
     while frame is not None:
         code = frame.f_code
         for file, function, phase in _PHASES:

@@ -230,7 +230,7 @@ def test_of_a_step_that_is_not_seen_the_place_is_unknown_and_the_stack_is_read(
     began = watched.watch.read()
     assert (began.phase, began.activity) == (Phase.OTHER, Activity.TRAINING)
     assert activity.current_place(watched.recorder) == "", "not after the optimizer: that is not known"
-    monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
+    monkeypatch.setattr(activity, "STACK_READ_NS", 0)
     assert watched.watch.read() == began
     weight = torch.ones(1, requires_grad=True)
     phases = []

@@ -27,6 +27,7 @@ from ddptop.analysis.ledger.sums import (
     TimeBin,
     WaitSum,
 )
+from ddptop.analysis.ledger.witnesses import HEARTBEAT_ROWS, RANK
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.protocol.limits import MAX_WORLD
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-VERSION = 5
+VERSION = 6
 """Version of the layout, and of what the sums mean. A reader takes no sums of later versions."""
 
 SCALES_DEAR = 2
@@ -62,7 +63,10 @@ SAME_LENGTH = 4
 MARKS_THE_END = 5
 """From this version on, what a rank did after its last step is no longer all `end` (`marks_the_end`)."""
 
-VERSION_LENGTHS = {1: 10, 2: 11, 3: 11, 4: 11, VERSION: 11}
+TAKES_WITNESSES = 6
+"""From this version on, heartbeats say what a long step was that was left out (`witnesses.py`)."""
+
+VERSION_LENGTHS = {1: 10, 2: 11, 3: 11, 4: 11, 5: 11, VERSION: 12}
 """Parts of the sums of each version."""
 
 STEPS_APART = 32
@@ -102,6 +106,7 @@ def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
             _pack_dear_times([time_bin.dear for time_bin in ledger.run_bins]),
             _pack_dear_times([time_bin.dear for time_bin in bins]),
         ],
+        _pack_integers(ledger.heartbeats.columns),
     ]
     packed: bytes = msgpack.packb(content)
     return packed
@@ -127,7 +132,7 @@ def resume_ledger(ledger: RunLedger, pieces: Sequence[tuple[SinceStart, bytes]])
 
 def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
     """Raises ValueError, TypeError, KeyError, IndexError or UnpackException for what was not recorded so."""
-    version, names, floats, integers, numbers, run_bins, waits, marks, _, _, *dear = _unpack(pieces[-1])
+    version, names, floats, integers, numbers, run_bins, waits, marks, _, _, *later = _unpack(pieces[-1])
     classes, step_classes, places = names
     left_out = _read_floats(floats[3])
     n_ranks = len(left_out)
@@ -146,7 +151,7 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         raise ValueError("no bins of a run")
     (of_run,) = _read_waits(waits, places, version)
     dear_of_run: list[DearSums] = [{}]
-    for of_runs, of_run_bins, _ in dear:
+    for of_runs, of_run_bins, _ in later[:1]:
         dear_of_run = _read_dear_times(of_runs, 1, n_ranks, step_rows)
         for time_bin, sums in zip(bins, _read_dear_times(of_run_bins, len(bins), 1, step_rows), strict=True):
             time_bin.dear = sums
@@ -160,6 +165,10 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         for rank, begin_ns, end_ns, place, *more in mark_rows.tolist()
     ]
     ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}
+    heartbeats = _read_integers(b"".join(later[1:])).reshape(HEARTBEAT_ROWS, -1)
+    if (heartbeats[RANK] < 0).any():
+        raise ValueError("no such ranks")
+    ledger.heartbeats.columns = heartbeats
     ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out = (
         by_class,
         usual,
@@ -186,7 +195,7 @@ def _join_recent(pieces: Sequence[bytes]) -> list[TimeBin]:
         for time_bin, sums in zip(read_bins, _read_waits(waits, places, version), strict=True):
             time_bin.waits = sums
             bins.setdefault(time_bin.number, time_bin)
-        for *_, of_recent_bins in _unpack(packed)[10:]:
+        for *_, of_recent_bins in _unpack(packed)[10:11]:
             rows = [STEP_CLASSES.index(name) for name in step_classes]
             dear = _read_dear_times(of_recent_bins, len(read_bins), 1, rows)
             for time_bin, sums_of_bin in zip(read_bins, dear, strict=True):

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -28,11 +28,14 @@ from ddptop.analysis.ledger.step_times import (
     STEP_CLASSES,
     TAIL,
     WAIT_PLACES,
+    WAITING,
     AsidePlace,
     AsideTime,
+    StepWaits,
     divide_steps,
     round_to_us,
 )
+from ddptop.analysis.ledger.witnesses import LEAST_WITNESSED_MS, Heartbeats
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.statistics import median, reduce_rows
 from ddptop.protocol.messages import Flag, Phase
@@ -44,12 +47,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.ledger.dear_times import DearScales, DearSteps, DearSums
-    from ddptop.analysis.ledger.step_times import ClassTimes, StepWaits
+    from ddptop.analysis.ledger.step_times import ClassTimes
+    from ddptop.analysis.ledger.witnesses import Witnessed
     from ddptop.analysis.missing_records import MissingRecords
     from ddptop.analysis.rank_table import RankTable
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
     from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.message_run import Readings
     from ddptop.protocol.messages import Hello
     from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
 
@@ -387,6 +392,9 @@ class RunLedger:
         outside the phases, and decided by being there."""
         self.marks_the_end = False
         """Whether evaluations, saves and declared phases after the last step have their own class."""
+        self.takes_witnesses = False
+        """Whether heartbeats say what a long step was that was left out."""
+        self.heartbeats = Heartbeats()
         self.rare_waits = EARLIER_WAITS
         self.waits: WaitSums = {}
         self.n_steps = 0
@@ -407,6 +415,11 @@ class RunLedger:
         self.declared: dict[int, int] = {}
         self._heard: dict[int, tuple[int, int]] = {}
         """The step in which a rank evaluates by its heartbeats, and where in `marks` that is."""
+
+    def note_heartbeats(self, ranks: Integers, beats: Readings, t_ns: Integers) -> None:
+        """Heartbeats of these ranks, which arrived at `t_ns`, (n,)."""
+        if self.takes_witnesses and not self._has_recorded(int(t_ns[-1])):
+            self.heartbeats.take(ranks, beats)
 
     def note_evaluating(self, ranks: Integers, steps: Integers, own_ns: Integers, t_ns: Integers) -> None:
         """These ranks evaluate in these steps, at these moments of their own clocks, (n,) each; `t_ns`: when
@@ -463,6 +476,7 @@ class RunLedger:
         self.marks.clear()
         self._heard.clear()
         self.declared.clear()
+        self.heartbeats.forget()
 
     @property
     def resumes_after(self) -> int | None:
@@ -535,6 +549,14 @@ class RunLedger:
             _put_aside_times(times, aside, block.shadow, wall - left_out)
         long = np.flatnonzero(lengths.is_long & (numbers > 0))
         kinds = _find_kinds(block, long, lengths.of_step_ms, aside)
+        unexplained = long[~lengths.recorded[long] & (kinds[long] != NO_KIND)]
+        for step in unexplained[lengths.of_step_ms[unexplained] >= LEAST_WITNESSED_MS].tolist():
+            witnessed = self.heartbeats.witness(begin_ns[step], end_ns[step], lengths.usual_ms[step])
+            if witnessed is not None:
+                left_out[step] = round_to_us(np.minimum(wall[step], lengths.usual_ms[step]))
+                lengths.is_dear[step], kinds[step] = True, NO_KIND
+                self._put_witnessed(times, lengths, step, wall[step] - left_out[step], witnessed)
+        self.heartbeats.drop_until(end_ns[-1])
         return _StepsByClass(
             numbers=numbers,
             wall=wall,
@@ -547,6 +569,43 @@ class RunLedger:
             kinds=kinds,
             dear=_find_dear(times, wall, lengths, kinds) if len(long) else None,
         )
+
+    def _put_witnessed(
+        self, times: ClassTimes, lengths: StepLengths, step: int, room_ms: Column, witnessed: Witnessed
+    ) -> None:
+        """Give what is not known of a long step, of at most `room_ms`, (ranks,), to what the ranks did in it.
+        All steps before it are divided."""
+        ranks = np.arange(len(room_ms))
+        aside_ms = times.by_class[:, step].sum(axis=0)
+        more_ms = np.maximum(room_ms - aside_ms, 0.0)
+        times.by_class[witnessed.classes, step, ranks] += more_ms
+        waiting_ms = times.by_class[WAITING, step]
+        if witnessed.last < 0 or not waiting_ms.any():
+            return
+        place = self._place_of_last(times, lengths, step, witnessed)
+        columns = [step], [witnessed.last], [place], [waiting_ms.sum()], [waiting_ms.max()]
+        times.waits.append(StepWaits(*map(np.array, columns)))
+
+    def _place_of_last(self, times: ClassTimes, lengths: StepLengths, step: int, witnessed: Witnessed) -> int:
+        """Where the last rank was, as an index in WAIT_PLACES. Its stack does not tell where outside the
+        phases: that is where it was in most of the waits for it there that were about as long."""
+        last = witnessed.last
+        of_last_ms = times.by_class[:, step, last]
+        name = STEP_CLASSES[int(of_last_ms.argmax())]
+        if name != "between":
+            return WAIT_PLACES.index(cast("OwnPlace", name))
+        power = math.frexp(float(times.by_class[WAITING, step].max()))[1]
+        waited_ms = np.zeros(len(WAIT_PLACES))
+        for place in _BETWEEN_PLACES:
+            before = self.waits.get(last * len(WAIT_PLACES) + place, WaitSum())
+            for near in (power - 1, power, power + 1):
+                waited_ms[place] += before.dear[near].rank_ms({}) if near in before.dear else 0.0
+        for wait in times.waits:
+            powers = np.frexp(wait.longest_ms)[1]
+            counts = (wait.last == last) & (wait.steps < step) & lengths.is_dear[wait.steps]
+            counts &= np.isin(wait.place, _BETWEEN_PLACES) & (np.abs(powers - power) <= 1)
+            np.add.at(waited_ms, wait.place[counts], wait.total_ms[counts])
+        return int(waited_ms.argmax()) if waited_ms.any() else WAIT_PLACES.index("unknown")
 
     def _add(self, steps: _StepsByClass, block: StepBlock, end_s: Column) -> None:
         """Add n steps to the sums. `end_s`: as of `take`."""
@@ -794,6 +853,12 @@ class RunLedger:
                 aside[key] = before_ms + ms, before_data_ms + max(0, mark.data_ns) / NS_PER_MS
         return [AsideTime(step, rank, place, *ms, phase) for (step, rank, place, phase), ms in aside.items()]
 
+
+_BETWEEN_PLACES = [
+    WAIT_PLACES.index(name)
+    for name in ("before_forward", "between_steps", "before_backward", "before_optimizer", "after_optimizer")
+]
+"""The places of the class `between`."""
 
 _INNER: Mapping[AsidePlace, tuple[AsidePlace, ...]] = {
     "compiling": (),

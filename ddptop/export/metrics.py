@@ -173,8 +173,8 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     yield Family(
         "records_lost", "", "Step records lost", (MetricSample(float(frame.lost_records)),), "counter"
     )
-    measured_pct = frame.overhead.measured_pct
-    cost = () if measured_pct is None else (MetricSample(measured_pct * PCT),)
+    taken_pct = frame.overhead.taken_pct
+    cost = () if taken_pct is None else (MetricSample(taken_pct * PCT),)
     yield Family("overhead", "ratio", "Share of the step that ddptop costs the worst rank", cost)
 
 

@@ -121,7 +121,7 @@ def figures_of_report(report: Report) -> Mapping[str, float | None]:
         "straggler_pct": report.cost.flagged_pct,
         "stalls": float(len(report.stalls)),
         "stalled_s": report.cost.stalled_s,
-        "own_cost_pct": report.overhead.measured_pct,
+        "own_cost_pct": report.overhead.taken_pct,
     }
 
 

@@ -17,6 +17,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.cli import find
 from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
+from ddptop.frames.overhead import MeasuredCost
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import CODES, Phase, Received, Run, Steps
 from ddptop.recording.format import MAGIC, BlockEntry
@@ -77,6 +78,17 @@ def test_what_ddptop_took_is_not_told_where_the_run_was_too_short_to_know_it(rec
     ]
     assert ["ddptop took" in footing_lines(cost)[0] for cost in costs] == [True, False]
     assert [figures_of_report(cost)["own_cost_pct"] for cost in costs] == [0.4, None]
+
+
+@pytest.mark.parametrize(("high", "taken_pct"), [(1.9, 1.4), (9.0, 0.4)])
+def test_check_takes_what_the_screen_says_that_ddptop_costs(
+    recording: Path, high: float, taken_pct: float
+) -> None:
+    """What is measured, once its interval is narrow, and what is counted before."""
+    report, measured = report_of(recording), MeasuredCost(1.4, 0.9, high, 20)
+    overhead = replace(report.overhead, measured_pct=0.4, measured=measured)
+    assert figures_of_report(replace(report, overhead=overhead))["own_cost_pct"] == taken_pct
+    assert overhead.phrase.startswith(f"{taken_pct}%")
 
 
 def test_ascii_is_ascii_and_no_wider(ddptop, recording: Path) -> None:

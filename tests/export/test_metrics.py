@@ -18,6 +18,7 @@ from ddptop.collector.service import TICK_MS
 from ddptop.collector.viewers import INTERVAL_NS
 from ddptop.export.metrics import MOST_RANKS, WORST, Family, Histogram, metric_families, ranks_shown
 from ddptop.frames.frame import GpuFacts
+from ddptop.frames.overhead import MeasuredCost
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import NS
 from tests.recording.replays import frame_at
@@ -153,3 +154,12 @@ def test_prometheus_can_read_them(frame: Frame, tmp_path: Path) -> None:
         assert read["ddptop_records"].type == "counter"
     assert len(read["hw_gpu_memory_usage_bytes"].samples) == WORST
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_overhead_is_the_one_that_the_screen_shows(frame: Frame) -> None:
+    """What is measured, once its interval is narrow; what is counted before."""
+    for high, pct in ((1.9, 1.4), (9.0, 0.4)):
+        overhead = replace(frame.overhead, measured_pct=0.4, measured=MeasuredCost(1.4, 0.9, high, 20))
+        found = values(replace(frame, overhead=overhead))["overhead"]
+        assert found == {(): pytest.approx(pct / 100)}
+        assert overhead.phrase.startswith(f"{pct}%")

@@ -89,7 +89,12 @@ def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
 @pytest.mark.parametrize(
     ("how", "reason", "code"),
     [
-        ("import", "ModuleNotFoundError: No module named 'no_such_module'", "import no_such_module"),
+        pytest.param(
+            "import",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+            "import no_such_module",
+            marks=pytest.mark.slow,
+        ),
         (
             "before-ddp",
             "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/last.pt'",

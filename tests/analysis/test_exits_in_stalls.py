@@ -183,7 +183,7 @@ def test_a_rank_that_comes_late_and_finds_the_others_gone_stays_the_one_that_was
 
 @pytest.mark.parametrize(
     ("main", "seconds", "waited"),
-    [(BACKWARD, 180, "3 min"), (SYNCHRONIZE, 60, "60 s")],
+    [pytest.param(BACKWARD, 180, "3 min", marks=pytest.mark.slow), (SYNCHRONIZE, 60, "60 s")],
     ids=["ddp", "script"],
 )
 def test_so_do_ranks_that_nccls_watchdog_aborts(

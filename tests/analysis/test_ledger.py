@@ -902,7 +902,7 @@ def test_ranks_wait_within_their_process_group() -> None:
     assert_adds_up(ledger)
 
 
-@pytest.mark.parametrize("every", [1, 7, 1000])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 7, 1000])
 def test_the_log_says_when_rare_slowness_began_and_when_it_is_long_ago(every: int) -> None:
     """`every`: after how many steps they are evaluated. All ranks pause for longer than the last minutes."""
     world = World(3, own=True)
@@ -949,7 +949,7 @@ def test_the_log_has_short_rare_slowness_long_after_something_dearer() -> None:
 
 
 @pytest.mark.parametrize("place", ["before_optimizer", "optimizer"])
-@pytest.mark.parametrize("every", [1, 1000])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 1000])
 def test_a_rank_that_is_slow_behind_backward_is_waited_for_in_the_next_step(place: str, every: int) -> None:
     """`every`: after how many steps they are evaluated."""
     world = World(3, own=True)

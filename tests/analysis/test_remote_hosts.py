@@ -660,7 +660,7 @@ def test_ranks_whose_link_was_cut_are_not_missing_before_they_can_have_answered(
     assert [text.rpartition(": ")[2] for text in job.log("stall")] == ["transport"]
 
 
-@pytest.mark.parametrize("silent_s", [1.25, 2.75])
+@pytest.mark.parametrize("silent_s", [pytest.param(1.25, marks=pytest.mark.slow), 2.75])
 @pytest.mark.parametrize("answered", [False, True])
 def test_ranks_whose_agent_was_killed_in_a_stall_are_not_silent_themselves(
     make_world, answered, silent_s

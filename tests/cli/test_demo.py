@@ -243,8 +243,8 @@ def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_p
     ("words", "sign", "n_processes"),
     [
         ((), signal.SIGKILL, 4),
-        (("--simulate", "4"), signal.SIGKILL, 2),
-        (("--simulate", "4"), signal.SIGHUP, 2),
+        pytest.param(("--simulate", "4"), signal.SIGKILL, 2, marks=pytest.mark.slow),
+        pytest.param(("--simulate", "4"), signal.SIGHUP, 2, marks=pytest.mark.slow),
         (("--simulate", "4"), signal.SIGTERM, 2),
     ],
 )

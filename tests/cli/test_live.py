@@ -199,7 +199,7 @@ def terminal(home: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(24, 80), (5, 20)])
+@pytest.mark.parametrize(("rows", "columns"), [(24, 80), pytest.param(5, 20, marks=pytest.mark.slow)])
 def test_the_screen_opens_and_closes(collector, terminal, rows: int, columns: int) -> None:
     screen = terminal(NAME, rows=rows, columns=columns)
     screen.wait_for(b"quit")

@@ -329,7 +329,7 @@ def test_magic_is_what_makes_a_recording(ddptop, tmp_path: Path) -> None:
     assert "format" in done.stderr
 
 
-@pytest.mark.parametrize("whole_rows", [0, 10**9])
+@pytest.mark.parametrize("whole_rows", [0, pytest.param(10**9, marks=pytest.mark.slow)])
 def test_no_block_is_read_twice_and_frames_are_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_rows: int
 ) -> None:

@@ -152,6 +152,7 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     }
 
 
+@pytest.mark.slow
 def test_the_lesson_is_over_once_the_slow_rank_was_flagged_and_is_even_again(tmp_path: Path) -> None:
     """Without a screen a simulated run ends there."""
     story = Story(8, usual_rate(8))

@@ -9,7 +9,6 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
 from ddptop.frames.frame import Frame
-from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import OwnCost
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording import pending_index
@@ -21,7 +20,7 @@ from ddptop.report.sentences import footing_lines
 from ddptop.sources.player import Player
 from ddptop.training.shadow import LENGTH, PERIOD
 from tests.analysis.test_overhead import AROUND, standing_aside
-from tests.made_up_run import World, progress
+from tests.made_up_run import World, collect, progress
 
 STEPS = 12 * PERIOD + AROUND + LENGTH
 LIMIT = 150_000
@@ -56,10 +55,7 @@ def thinned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Frame]:
     writer.history = NewHistory(reducer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pending_index, "INDEX_STEPS", 128)
-        for received in messages():
-            reducer.feed(received)
-            writer.add(received, encode(received.message))
-            writer.write_due(received.t_ns)
+        collect(writer, reducer, messages())
         writer.close()
     assert writer.left_out > STEPS / 4
     return path, reducer.frame(reducer.state.newest_ns)

@@ -143,7 +143,7 @@ def verdict(frame: Frame) -> Verdict:
     # Versions and networks that differ may do no harm: they are said until the first step.
     if "preflight" in alerts and alerts["preflight"].evidence.get("gpu") and frame.group.step is not None:
         return Verdict("preflight", "warning", alerts["preflight"].message, step_line(frame))
-    return _lead_with_data_loading(frame, _no_straggler(frame))
+    return _judge_without_straggler(frame)
 
 
 def run_state(frame: Frame) -> RankStatus:
@@ -320,26 +320,24 @@ def sign_of_data_loading(pct: float) -> Sign:
     return "warning" if pct >= DATA_WARNING_PCT else "busy"
 
 
-def _lead_with_data_loading(frame: Frame, judged: Verdict) -> Verdict:
+def _judge_without_straggler(frame: Frame) -> Verdict:
     """The bottleneck is the headline: where all ranks lose more by loading data than by waiting, that is the
     sentence, and what is said of the ranks is below. A rank that is about to be flagged, or no longer is,
-    comes first."""
-    pct = data_pct_of_all(frame)
-    is_judged = judged.kind in NO_RANK_FLAGGED and judged.kind not in ("suspect", "recovered")
-    if pct is None or not is_judged or not costs_more_than_waiting(pct, shown_cost_pct(frame)):
+    comes first, and data loading is below."""
+    pct, judged = data_pct_of_all(frame), _no_straggler(frame)
+    if pct is None:
         return judged
     loads = data_loading_phrase(pct, frame.run.world_size)
-    # The line below has it already, where it was judged without this.
-    parts = (part for part in judged.detail.split(" · ") if part != loads)
-    detail = " · ".join(filter(None, (judged.sentence, *parts)))
+    is_judged = judged.kind in NO_RANK_FLAGGED and judged.kind not in ("suspect", "recovered")
+    if not is_judged or not costs_more_than_waiting(pct, shown_cost_pct(frame)):
+        return _no_straggler(frame, loads)
+    detail = _join_clauses(judged.sentence, judged.detail)
     return Verdict("data_bound", sign_of_data_loading(pct), loads, detail, data_loading_phrase(pct, None))
 
 
-def _with_data_loading(frame: Frame, detail: str) -> str:
-    """`every rank loads data for 61% of step time · median step 26.6 ms`: what all ranks lose alike."""
-    pct = data_pct_of_all(frame)
-    loads = "" if pct is None else data_loading_phrase(pct, frame.run.world_size)
-    return " · ".join(filter(None, (loads, detail)))
+def _join_clauses(*clauses: str) -> str:
+    """`every rank loads data for 61% of step time · median step 26.6 ms`: those that are not empty."""
+    return " · ".join(filter(None, clauses))
 
 
 def time_use_phrase(frame: Frame) -> str:
@@ -409,8 +407,9 @@ def _as_ascii(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def _no_straggler(frame: Frame) -> Verdict:
-    """No straggler is flagged: the ranks are even, or their arrivals cannot be compared."""
+def _no_straggler(frame: Frame, loads: str = "") -> Verdict:
+    """No straggler is flagged: the ranks are even, or their arrivals cannot be compared. `loads`: for how
+    long all ranks load data, if that is to be said below; empty: it is not."""
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
@@ -423,18 +422,18 @@ def _no_straggler(frame: Frame) -> Verdict:
         detail = next((alert.message for alert in frame.alerts if alert.kind == "preflight"), detail)
         return Verdict("starting", "busy", sentence, detail)
     if run.world_size == 1:
-        return Verdict("alone", "good", ONE_RANK, _with_data_loading(frame, step_line(frame)))
+        return Verdict("alone", "good", ONE_RANK, _join_clauses(loads, step_line(frame)))
     if hides_waiting(run) and frame.suspect is None:
-        return _judge_outside(frame)
+        return _judge_outside(frame, loads)
     if compares_own_times(frame) and group.no_straggler_ms is not None:
-        return _judge_skew(frame)  # own times are durations: clocks play no part
+        return _judge_skew(frame, loads)  # own times are durations: clocks play no part
     if compares_own_times(frame) and group.window_steps < WINDOW:
-        return _too_early(frame)
+        return _too_early(frame, loads)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
-        return Verdict("clocks", "doubt", sentence, _with_data_loading(frame, step_line(frame)))
+        return Verdict("clocks", "doubt", sentence, _join_clauses(loads, step_line(frame)))
     if group.clock_free:
-        detail = _with_data_loading(frame, step_line(frame))
+        detail = _join_clauses(loads, step_line(frame))
         return Verdict("clocks", "doubt", _describe_clock_error(frame), detail)
     if group.no_straggler_ms is None:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
@@ -442,9 +441,9 @@ def _no_straggler(frame: Frame) -> Verdict:
         often += f"{', ' if often else ': '}{why}" if why else ""
         brief = "too few timed buckets yet"
         sentence = f"{brief} to compare the ranks{often}"
-        detail = _with_data_loading(frame, step_line(frame))
+        detail = _join_clauses(loads, step_line(frame))
         return Verdict("little_detail", "busy", sentence, detail, brief)
-    return _judge_skew(frame)
+    return _judge_skew(frame, loads)
 
 
 def compares_own_times(frame: Frame) -> bool:
@@ -452,11 +451,11 @@ def compares_own_times(frame: Frame) -> bool:
     return int(frame.ranks.compared.sum()) > 1
 
 
-def _too_early(frame: Frame) -> Verdict:
+def _too_early(frame: Frame, loads: str) -> Verdict:
     """Own times are known, but of too few steps to compare the ranks."""
     n_steps = min(frame.group.window_steps, FEW_STEPS)
     sentence = f"measuring: {n_steps} of {FEW_STEPS} steps, too few to compare the ranks"
-    return Verdict("little_detail", "busy", sentence, _with_data_loading(frame, step_line(frame)))
+    return Verdict("little_detail", "busy", sentence, _join_clauses(loads, step_line(frame)))
 
 
 AGREES = 0.5
@@ -468,28 +467,28 @@ FEW_STEPS = 64
 takes the longest."""
 
 
-def _judge_skew(frame: Frame) -> Verdict:
+def _judge_skew(frame: Frame, loads: str) -> Verdict:
     """What is said of the ranks, and below it what cannot be told of a training without DDP."""
-    judged, limits = _judge_cost(frame), limits_phrase(frame.run)
+    judged, limits = _judge_cost(frame, loads), limits_phrase(frame.run)
     if not limits or frame.run.training not in SHARDED:
         return judged
     return replace(judged, detail=f"{limits} · {judged.detail}" if judged.detail else limits)
 
 
-def _judge_outside(frame: Frame) -> Verdict:
+def _judge_outside(frame: Frame, loads: str) -> Verdict:
     """No rank is flagged, and in forward and backward none could be."""
     sentence, few = "no rank is slow outside forward and backward", frame.group.window_steps < FEW_STEPS
     if few:
         sentence += f" in {frame.group.window_steps} steps so far"
-    detail = _with_data_loading(frame, f"{limits_phrase(frame.run)} · {step_line(frame)}")
+    detail = _join_clauses(loads, limits_phrase(frame.run), step_line(frame))
     return Verdict("little_detail" if few else "even", "busy" if few else "good", sentence, detail)
 
 
-def _judge_cost(frame: Frame) -> Verdict:
+def _judge_cost(frame: Frame, loads: str) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
     lost, brief = skew_phrase(cost, error), skew_phrase(cost, error, short=True)
-    detail = _with_data_loading(frame, step_line(frame))
+    detail = _join_clauses(loads, step_line(frame))
     late = frame.suspect
     if late is not None:
         sentence = suspect_phrase(late, on_hosts(frame, (late.rank,)))
@@ -513,7 +512,7 @@ def _judge_cost(frame: Frame) -> Verdict:
     so_far = f" in {frame.group.window_steps} steps so far" if few else ""
     if cost < UNEVEN_PCT:
         who = f"no rank is slow{so_far}"
-        detail = " · ".join(filter(None, (time_use_phrase(frame), detail)))
+        detail = _join_clauses(time_use_phrase(frame), detail)
         return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     who = f"no rank is slow{so_far}" if few else "no rank is consistently slow"
     most = most_waited_for(frame)
@@ -522,9 +521,9 @@ def _judge_cost(frame: Frame) -> Verdict:
         reason = f"most of it for rank {most.rank} {ledger_place_phrase(most.place)}"
         # What the remedy is about comes first: `next_action` has one of what a rank does alone.
         if most.place in PLACES_ALONE:
-            detail = " · ".join(filter(None, (reason, detail)))
+            detail = _join_clauses(reason, loads, step_line(frame))
         else:
-            detail = _with_data_loading(frame, " · ".join(filter(None, (reason, step_line(frame)))))
+            detail = _join_clauses(loads, reason, step_line(frame))
     return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
 
 

@@ -5,9 +5,8 @@ During a stall: the step in progress, and the position of each rank in it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,8 @@ from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step
 from ddptop.tui.views.timeline_state import FOLLOWED_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.detail import Lane, Timeline
     from ddptop.frames.stall import Stall
     from ddptop.render.line import Role
@@ -203,52 +204,74 @@ def _find_nearest(shown: Timeline, state: TimelineState) -> int:
     return min((lane.rank for lane in shown.lanes), key=lambda rank: abs(rank - state.rank), default=0)
 
 
-_AFTER_FIRST = " after the first"
-"""What the figure of the last rank is of: it is never shown without these words."""
+class _StepNote(NamedTuple):
+    """One clause about a step."""
+
+    text: str
+    shorter: tuple[str, ...] = ()
+    """Forms of the clause in fewer words, the longest first."""
+    main_clause: str = ""
+    """What stays of it where there is a line for nothing else; empty: all of it."""
 
 
-def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
+class _StepNotes(NamedTuple):
+    """What is said of a step."""
+
+    sign: str
+    role: Role
+    notes: Sequence[_StepNote]
+
+    def text_within(self, width: int, scene: Scene, *, is_low: bool) -> str:
+        """As much of it as fits into one line, which leaves what is below where it is; all of it if nothing
+        does. `is_low`: there is no second line."""
+        *before, last = self.notes
+        texts = [
+            scene.clean("; ".join([*(note.text for note in before), ending]))
+            for ending in (last.text, *last.shorter)
+        ]
+        first = self.notes[0]
+        otherwise = scene.clean(first.main_clause or first.text) if is_low else texts[0]
+        return next((text for text in texts if text_width(text) <= width), otherwise)
+
+
+def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> _StepNotes:
     """Sign, role and notes on this step; limits of its figures come first."""
-    notes = []
+    notes: list[_StepNote] = []
     sign, role = ("●", "good")
     if state.step is not None and state.step != shown.step:
-        notes.append(f"step {state.step:,} is not kept, this is the newest")
+        not_kept = f"step {state.step:,} is not kept"
+        notes.append(_StepNote(f"{not_kept}, this is the newest", main_clause=not_kept))
     if not shown.detailed:
         every = scene.frame.overhead.detail_distance
         often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
         why = kind_phrase(scene.frame.run) or f"the buckets of this step were not timed{often}"
-        return "▲", "warn", "; ".join([*notes, f"{why}: phases only"])
+        return _StepNotes("▲", "warn", [*notes, _StepNote(f"{why}: phases only", main_clause=why)])
     if shown.clock_free:
         sign, role = ("~", "warn")
         why = scene.frame.group.clock_reason or "clocks too inexact to say which rank came last"
-        notes.append(f"{why}{inexact_clock(scene.frame)}")
-        notes[-1] += ": every lane begins at its own zero"
-        notes.append("what the shortest collective leaves is called wait")
+        reason = f"{why}{inexact_clock(scene.frame)}"
+        notes.append(_StepNote(f"{reason}: every lane begins at its own zero", main_clause=reason))
+        notes.append(_StepNote("what the shortest collective leaves is called wait"))
     elif shown.last is not None and known(shown.skew_ms):
         digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has checked
         bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has checked
         who = f"rank {shown.last}{on_hosts(scene.frame, (shown.last,))}"
-        late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms{_AFTER_FIRST}"
-        even = f"no rank stands out: all within {fixed(shown.skew_ms, digits)}{bound} ms"
+        skew = f"{fixed(shown.skew_ms, digits)}{bound} ms"
+        after, came_last = f"{skew} after the first", f"{who} came last"
+        shorter = f"{who} last, {after}", came_last
+        late = _StepNote(f"{came_last}, {after}", shorter, main_clause=came_last)
+        stands_out = "no rank stands out"
+        even = _StepNote(f"{stands_out}: all within {skew}", main_clause=stands_out)
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)
     else:
-        notes.append("no rank came last")
+        notes.append(_StepNote("no rank came last"))
     if shown.micro_steps > 1:
-        notes.append(f"{shown.micro_steps} backward passes, the earlier ones drawn as one")
+        notes.append(_StepNote(f"{shown.micro_steps} backward passes, the earlier ones drawn as one"))
     if shown.kept_every > 1:
-        notes.append(f"thinned recording: one step in {shown.kept_every:,} is kept")
-    return sign, role, "; ".join(notes)  # type: ignore[return-value]  # mypy widens the roles to str
-
-
-def _shorten_lateness(text: str, width: int) -> str:
-    """`rank 1 last, 20.3 ms after the first`, or `rank 1 came last`, whichever fits; else the text."""
-    if not text.endswith(_AFTER_FIRST):
-        return text
-    who, figure = text.removesuffix(_AFTER_FIRST).rsplit(" came last, ", 1)
-    shorter = (f"{who} last, {figure}{_AFTER_FIRST}", f"{who} came last")
-    return next((brief for brief in shorter if text_width(brief) <= width), text)
+        notes.append(_StepNote(f"thinned recording: one step in {shown.kept_every:,} is kept"))
+    return _StepNotes(sign, role, notes)  # type: ignore[arg-type]  # mypy widens the roles to str
 
 
 def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LanePlan, room: int) -> list[Line]:
@@ -540,12 +563,9 @@ class TimelineView(View):
         shown = state.shown(shown)
         lines = [_draw_head(scene, shown, state, width)]
         if height >= MIN_FOR_WORDS:
-            sign, role, text = _describe_step(scene, shown, state)
-            text = scene.clean(text)
-            if text_width(text) > width - 2:  # in one line, as others are: nothing below it moves
-                text = _shorten_lateness(text, width - 2)
-            if height < LOW and text_width(text) > width - 2:
-                text = re.split("[,:;] ", text, maxsplit=1)[0]
+            said = _describe_step(scene, shown, state)
+            sign, role = said.sign, said.role
+            text = said.text_within(width - 2, scene, is_low=height < LOW)
             rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)
             lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
             where = _draw_host(scene, shown, state)

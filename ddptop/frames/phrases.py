@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.frames.calls import place
 from ddptop.frames.causes import blamed_ranks, cause_phrase, late_part_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
-from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size, sized_ms
+from ddptop.frames.numbers import FEW_PCT, bounded, counted, duration, fixed, loss, percent, size, sized_ms
 from ddptop.frames.process_groups import DEFAULT_GROUP, OTHER_DESCRIPTION
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return f"ranks {joined(sorted(ranks))}"
     return f"{len(ranks):,} of {world:,} ranks" if world else f"{len(ranks):,} ranks"
+
+
+def window_phrase(group: GroupFigures) -> str:
+    """`last 100 steps`: of which steps the figures are medians."""
+    return f"last {counted(group.window_steps, 'step')}"
 
 
 def ranks_range(ranks: Sequence[int]) -> str:

@@ -392,11 +392,11 @@ def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps
 
 def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_are_known() -> None:
     known, unknown = straggler(), without_own_times(straggler())
-    for frame, title in ((known, "mean ms "), (unknown, "waiting ")):
+    for frame, title in ((known, "ms now "), (unknown, "waiting ")):
         drawn = page(frame, place_at("overview"), (160, 50))
         assert title in drawn
         assert "unknown" not in drawn
-    assert "mean ms " not in page(known, place_at("overview"), (80, 24)), "no room"
+    assert "ms now " not in page(known, place_at("overview"), (80, 24)), "no room"
     assert page(known, place_at("overview"), (160, 50), plain=True).isascii()
 
 

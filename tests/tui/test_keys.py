@@ -69,7 +69,7 @@ def test_enter_opens_the_page_of_the_rank_and_escape_leaves_it() -> None:
         assert " rank 1 ──" in await stage.press("down", "enter")
         assert " rank 2 ──" in await stage.press("right")
         assert " rank 1 ──" in await stage.press("left")
-        assert "── 4 ranks · times in ms ──" in await stage.press("escape")
+        assert "── 4 ranks · ms, last 100 steps ──" in await stage.press("escape")
 
     on_stage(source, SIZE, act)
     assert source.asked == [("focus", 1), ("focus", 2), ("focus", 1), ("focus", None)]

@@ -266,7 +266,7 @@ def test_a_small_page_names_what_it_shows_in_whole_words(
 @pytest.mark.parametrize("size", ["50x24", "67x19"])
 def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: str) -> None:
     text = "\n".join(map(str, lines_of(world, "buckets", size)))
-    assert "mean ms" in text and "└───" in text
+    assert "ms now" in text and "└───" in text
 
 
 @pytest.mark.parametrize(
@@ -656,3 +656,16 @@ def test_a_rank_that_a_signal_has_stopped_says_so_in_its_row(case: Callable[[], 
         frame = replace(frame, stall=replace(frame.stall, positions=positions))
     assert f"{sign} stopped " in sketch(FakeSource(frame), (80, 24))
     assert " stopped " in draw_frame(frame, 80)
+
+
+@pytest.mark.parametrize("size", ["80x24", "67x19", "50x24"])
+@pytest.mark.parametrize("view", ["overview", "buckets", "rank", "hosts", "compare"])
+def test_a_page_says_of_which_steps_its_times_are(view: str, size: str) -> None:
+    assert "last 100 steps" in " ".join(str(line).strip() for line in lines_of("straggler", view, size))
+
+
+def test_what_a_chart_spans_is_not_said_of_the_figure_in_its_title() -> None:
+    lines = [str(line) for line in lines_of("straggler", "buckets", "80x24")]
+    assert any(line.startswith("busbw GB/s 11.42 now axis: whole run") for line in lines)
+    text = "\n".join(map(str, lines_of("straggler", "bill", "160x50")))
+    assert "ms now ▒ wait" in text and "axis: whole run" in text

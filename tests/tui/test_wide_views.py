@@ -219,7 +219,7 @@ def test_a_lane_of_a_rank_that_the_run_has_not_and_a_value_of_no_rank_are_drawn(
         ("3 hosts", "heat", "worst of 12 cells", ""),
         ("without DDP", "overview", "costs 43%", "without the slow rank"),
         ("without DDP", "overview", "no DDP model (FSDP2): no bucket is timed", "nothing to draw yet"),
-        ("without DDP", "buckets", "mean ms", ""),
+        ("without DDP", "buckets", "ms now", ""),
         ("without DDP", "rank", "at 1 collective a step of the default group", ""),
         ("without DDP", "timeline", "no DDP model (FSDP2): phases only", "one step in"),
         ("without DDP", "run", "process group mesh_dp_shard: 2 ranks over gloo", "buckets yet"),

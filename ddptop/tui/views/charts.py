@@ -365,20 +365,21 @@ def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
     # A word, not the look of the area's edge: below waiting, the edge is less than p50.
     words = " p50" if known(group.step_ms_p50) else ""
+    when = f" {as_of(scene.frame) or 'now'}" if known(group.busbw_gbps) else ""
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
     mean = _draw_title("loss", mean_loss_phrase(scene.frame), key=True).add(" mean", "dim")
     return (
         (mean, worst, rank),
         (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
-        (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
+        (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)).add(when, "dim"),),
     )
 
 
 def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, x = scene.frame.history, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
-    shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
+    shown = Line(f"axis: {'whole run' if young else f'last {RECENT_S / 60:g} min'}", "faint")
     loss_now, step_now, _, speed_now = _list_title_figures(scene)
     dot = '"' if scene.ascii_only else "⠂"
     steps = [
@@ -417,14 +418,17 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
     whole = stack.sum(axis=0)
     share = _waiting_pct(history)
     if not np.isfinite(whole[-NEWEST:]).any():
-        newest = _newest_median(share)
+        newest, now = _newest_median(share), "" if as_of(scene.frame) else "now, "
         waits = [_draw_title("waiting", percent(newest)).add(" of step", "dim")]
-        waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
+        waits += [Line(f"({now}mean over ranks)", "faint"), shown]
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
             reach=SHARE_REACH, figure=newest, read=lambda index: percent(share[index]),
         )  # fmt: skip
-    title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
+    title, signs = (
+        [Line("ms" if as_of(scene.frame) else "ms now", "dim")],
+        dict(zip(STACK, choose_looks(scene.ascii_only), strict=True)),
+    )
     untimed = untimed_parts(scene.frame.run.training)
     # Waiting is on top, and comes first: the others are left out where there is no room.
     for name in ("wait", *(part.name for part in PARTS if part.name in STACK and part.name != "wait")):
@@ -455,14 +459,13 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     newest = (0, len(parts), len(parts) + 1)
     parts += figure_lines[1:]
     whole = not history.start or history.early or not len(history.step)
-    kept = "whole run" if whole else f"since step {count(history.step[0])}"
+    parts.append(Line(f"axis: {'whole run' if whole else f'since step {count(history.step[0])}'}", "faint"))
     began = scene.frame.run.started_at
     nan_at = [event.unix_s - began for event in scene.frame.events if event.kind == "nan"]
     nan_at += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
     return Curve(
-        [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "area", behind=history.loss_max,
-        step=history.step, nan_at=tuple(nan_at), log=log, read=lambda index: loss(history.loss_mean[index]),
-        newest=newest,
+        parts, history.time_s, history.loss_mean, "area", behind=history.loss_max, step=history.step,
+        nan_at=tuple(nan_at), log=log, read=lambda index: loss(history.loss_mean[index]), newest=newest,
     )  # fmt: skip
 
 

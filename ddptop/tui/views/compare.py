@@ -28,7 +28,7 @@ from ddptop.frames.numbers import (
     percent,
     signed,
 )
-from ddptop.frames.phrases import blamed
+from ddptop.frames.phrases import blamed, window_phrase
 from ddptop.render.line import Line, Role, draw_rule, join_parts, side_by_side
 from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import draw_legend
@@ -477,10 +477,13 @@ def _draw_table(
     """The titles, and a row for each figure."""
     name = min(MAX_NAME, width // 3)
     cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
-    head = Line(" " * name)
-    for rank in (left_rank, right_rank):
-        title = f"rank {rank}"
-        head.add(fit_text(title if text_width(title) < cell else f"r{rank}", cell, True), "accent")
+    titles = [
+        f"rank {rank}" if len(f"rank {rank}") < cell else f"r{rank}" for rank in (left_rank, right_rank)
+    ]
+    times = f"ms, {window_phrase(scene.frame.group)}"
+    is_said = scene.frame.group.step is not None and len(times) < name + cell - len(titles[0])
+    head = Line(times if is_said else "", "dim")
+    head.add(titles[0].rjust(name + cell - head.width), "accent").add(titles[1].rjust(cell), "accent")
     room, apart = cell + SIGNED, f"r{right_rank} - r{left_rank}"
     head.add(fit_text(apart if text_width(apart) < room else "apart", room, True), "dim")
     words = _draw_words(scene, name, left_rank, right_rank, cell)

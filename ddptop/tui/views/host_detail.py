@@ -23,7 +23,7 @@ from ddptop.frames.numbers import (
     signed,
     size,
 )
-from ddptop.frames.phrases import several_hosts
+from ddptop.frames.phrases import several_hosts, window_phrase
 from ddptop.frames.statistics import median
 from ddptop.render import table
 from ddptop.render.bill import class_look
@@ -137,7 +137,8 @@ def draw_host_below(
         return [*words, *bars, *[Line()] * (room - len(bars))]
     tall = max(1, min(TALLEST_RANK, (n_table - 1) // len(ranks)))
     rows = draw_ranks_now(scene, width, n_table, tall=tall, ranks=ranks)
-    title = draw_rule(width, f"ranks of {scene.clean(host.name) or UNKNOWN}")
+    name = scene.clean(host.name) or UNKNOWN
+    title = draw_rule(width, f"ranks of {name} · ms, {window_phrase(scene.frame.group)}")
     legend = draw_legend(scene.ascii_only, (), width, absent=scene.absent_parts)
     return [*words, title, *rows, *[Line()] * (n_table - len(rows)), legend]
 
@@ -310,7 +311,8 @@ def _draw_worst_rank(scene: Scene, ranks: list[int], worst: int | None, width: i
         for part, row in zip(PARTS, parts, strict=False)
         if part.name != "sync"
     ]
-    return draw_pairs(pairs, (f"rank {worst}", "others", "ms, median"), width, scene.ascii_only)
+    titles = f"rank {worst}", "others", f"ms, {window_phrase(scene.frame.group)}"
+    return draw_pairs(pairs, titles, width, scene.ascii_only)
 
 
 def _draw_ledger(scene: Scene, ranks: list[int], width: int) -> list[Line]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
-from ddptop.frames.phrases import host_total, several_hosts
+from ddptop.frames.phrases import host_total, several_hosts, window_phrase
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, host_value
 from ddptop.render.hosts import figures_by_trouble, host_troubles
@@ -83,7 +83,8 @@ def _count_hosts(scene: Scene, hosts: list[HostFigures]) -> str:
     words = [counted(total, "host") if len(hosts) == total else f"{len(hosts):,} of {counted(total, 'host')}"]
     words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []
     order = [] if state.sort or total < 2 else ["worst first"]
-    return " · ".join([*words, *host_troubles(scene.frame), *order])
+    times = [] if scene.frame.group.step is None else [f"ms, {window_phrase(scene.frame.group)}"]
+    return " · ".join([*words, *host_troubles(scene.frame), *order, *times])
 
 
 def _explain_empty(scene: Scene) -> str:

@@ -10,7 +10,7 @@ from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
-from ddptop.frames.phrases import blamed, on_hosts, straggler_brief
+from ddptop.frames.phrases import blamed, on_hosts, straggler_brief, window_phrase
 from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
 from ddptop.render.line import Line, Role, side_by_side
@@ -264,14 +264,13 @@ def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
     )
 
 
-UNIT = " · times in ms"
-"""After the number of ranks: titles of columns have no room for it."""
-
-
 def _add_unit(scene: Scene, title: str, width: int) -> str:
-    """The title with the unit of the times below it, where there are any and it fits."""
-    fits = text_width(title) + text_width(UNIT) + 12 <= width
-    return title + UNIT if fits and scene.frame.group.step is not None else title
+    """The title with the unit and the steps of the times below it, where there are any and it fits: titles of
+    columns have no room for them."""
+    longest, unit = f"{title} · ms, {window_phrase(scene.frame.group)}", f"{title} · ms"
+    if scene.frame.group.step is None:
+        return title
+    return longest if text_width(longest) <= width else unit
 
 
 EVENTS_PANEL = 3
@@ -367,7 +366,9 @@ class OverviewView(View):
             block.append(legend if scene.frame.group.step is not None else Line())  # no step, no bar
         title, alerts = None, _count_alerts(scene, rows, left)
         if room.rules:
-            title = _add_unit(scene, count_ranks(scene, rows), left - text_width(alerts))
+            title = _add_unit(
+                scene, count_ranks(scene, rows), left - text_width(alerts) - (8 if alerts else 4)
+            )
         columns = [PanelColumn(left, [Panel(title, block, figure=alerts)])]
         high = len(block) + (room.rules > 0)
         if side:

@@ -16,6 +16,7 @@ from ddptop.frames.phrases import (
     on_hosts,
     straggler_phrase,
     suspect_phrase,
+    window_phrase,
 )
 from ddptop.frames.remedies import next_action
 from ddptop.frames.statistics import median
@@ -74,7 +75,12 @@ def draw_own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[
     other_ranks = known_ranks & (np.arange(len(known_ranks)) != rank)
     rank_ms = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual_ms = np.array([float(median(row[other_ranks])) for row in parts])
-    lines = _compare_parts(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
+    lines = _compare_parts(
+        scene,
+        (rank_ms, usual_ms),
+        (f"rank {rank}", "others", f"ms, {window_phrase(scene.frame.group)}"),
+        width,
+    )
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():

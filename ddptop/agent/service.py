@@ -252,7 +252,7 @@ class Agent:
         if self._outbox.lost_rows and not self._loss_is_reported:
             self._loss_is_reported = True  # how many is said by the collector, from the recording
             self._tell_person(
-                "lost", "records are lost: the collector is not reached, and nothing has room for them"
+                "lost", "records will be missing: the collector is not reached, and nothing has room for them"
             )
 
     def _fill_folder(self) -> None:

@@ -175,7 +175,7 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
         # The run is over: nothing goes on any more.
         parts.append(summary.note.removeprefix("recording goes on: "))
     if summary.lost:
-        parts.append(f"{counted(summary.lost, 'record')} lost")
+        parts.append(f"{counted(summary.lost, 'record')} missing")
     failure = f"{summary.failure}; " if summary.failure else ""
     return failure + ", ".join(parts)
 

@@ -38,6 +38,7 @@ from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import LiveFrames, Viewers
 from ddptop.frames.numbers import counted
+from ddptop.frames.phrases import missing_records_phrase
 from ddptop.frames.verdict import verdict
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
@@ -399,7 +400,7 @@ class Collector:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost, note = self._counts.lost, self._record.trouble_note
         notices = {
-            "lost": f"{counted(lost, 'record')} lost so far" if lost else None,
+            "lost": f"{missing_records_phrase(lost)} so far" if lost else None,
             note and note_kind(note): note,
         }
         notices |= {"serve": self._remark, "listen": self.server.remark, "on-alert": self._calls.remark}

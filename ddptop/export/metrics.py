@@ -171,7 +171,7 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     yield Family("alerts", "", "Conditions that are present now, by kind", alerts)
     yield Family("records", "", "Step records received", (MetricSample(float(frame.records)),), "counter")
     yield Family(
-        "records_lost", "", "Step records lost", (MetricSample(float(frame.lost_records)),), "counter"
+        "records_lost", "", "Step records missing", (MetricSample(float(frame.lost_records)),), "counter"
     )
     taken_pct = frame.overhead.taken_pct
     cost = () if taken_pct is None else (MetricSample(taken_pct * PCT),)

@@ -446,8 +446,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             in_report="from_log",
         ),
         "lost_records": Condition(
-            title="records lost",
-            sentence="{lost} lost, {most:,} of them of rank {rank}",
+            title="records missing",
+            sentence="{missing}, {most:,} of them of rank {rank}",
             severity="warning",
             sign="✗",
             tone="warn",

@@ -874,7 +874,7 @@ FIGURES = (
     ),
     Figure(
         name="lost_records",
-        title="records lost",
+        title="records missing",
         text=count,
         integer=True,
         as_float64=True,

@@ -54,6 +54,11 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     return f"{len(ranks):,} of {world:,} ranks" if world else f"{len(ranks):,} ranks"
 
 
+def missing_records_phrase(n_missing: int) -> str:
+    """`3 records missing`: of steps, by `lost_records`. On the screen only time, hosts and ranks are lost."""
+    return f"{counted(n_missing, 'record')} missing"
+
+
 def window_phrase(group: GroupFigures) -> str:
     """`last 100 steps`: of which steps the figures are medians."""
     return f"last {counted(group.window_steps, 'step')}"

@@ -365,7 +365,7 @@ class Extent:
         if contents.damaged:
             parts.append(f"{contents.damaged:,} bytes in the middle are damaged")
         if reader.unreadable:
-            lost = f", {reader.lost:,} messages are lost" if reader.lost else ""
+            lost = f", {reader.lost:,} messages are missing" if reader.lost else ""
             parts.append(f"{reader.unreadable:,} of {len(contents.blocks):,} blocks cannot be read{lost}")
         if reader.corrected:
             blocks = "a block" if reader.corrected == 1 else f"{reader.corrected:,} blocks"

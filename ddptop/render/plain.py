@@ -133,7 +133,7 @@ def watch_line(frame: Frame) -> str:
             f"loss {mean_loss_phrase(frame):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
-            f"records lost {count(frame.lost_records)}",
+            f"records missing {count(frame.lost_records)}",
             f"cost {frame.overhead.phrase:>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
             *_silence_lines(frame),
@@ -284,7 +284,7 @@ def _write_footing(frame: Frame) -> list[str]:
         f"ddptop's overhead: {percent(cost.measured_pct)} of the step, {count(cost.us_per_step)} us, "
         f"counted on the worst rank (budget {percent(cost.budget_pct)})",
         "; ".join(part for part in (cost.sampling_sentence, detail) if part) + "; "
-        f"{count(frame.records)} records, {count(frame.lost_records)} lost"
+        f"{count(frame.records)} records, {count(frame.lost_records)} missing"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
     ]
     if cost.measured is not None:

@@ -23,6 +23,7 @@ from ddptop.frames.phrases import (
     IF_HIDDEN,
     buffers_phrase,
     death_phrase,
+    missing_records_phrase,
     recording_stop,
     step_phrase,
     what_if_phrase,
@@ -198,7 +199,7 @@ def footing_lines(report: Report) -> list[str]:
         text += ", evenly spread; all events"
     elif reading.read_steps < reading.steps:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
-    text += f" · {counted(lost, 'record')} lost"
+    text += f" · {missing_records_phrase(lost)}"
     budget = f"budget {percent(overhead.budget_pct)}"
     if overhead.measured_pct is not None and not overhead.is_measured:
         text += f" · ddptop took {percent(overhead.measured_pct)} of the step ({budget})"

@@ -112,7 +112,7 @@ def test_damage_is_said_and_the_rest_exported(recording: Path, capsys: pytest.Ca
     recording.write_bytes(data)
     assert main(["export", str(recording), "--to", "json"]) == 0
     out, err = capsys.readouterr()
-    assert out == "train-k7qf.jsonl\n" and "messages are lost; the rest was exported" in err
+    assert out == "train-k7qf.jsonl\n" and "messages are missing; the rest was exported" in err
 
 
 def test_a_device_or_pipe_is_never_replaced(

@@ -52,7 +52,7 @@ def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
     assert "rank 1 in 96%" in text
     assert "▲ since" in text
     assert "0.6% of the step, 31 us, counted on the worst rank (budget 1.0%)" in text
-    assert "bucket detail every 8 steps; 24,962 records, 0 lost" in text
+    assert "bucket detail every 8 steps; 24,962 records, 0 missing" in text
     assert "\x1b" not in text
 
 

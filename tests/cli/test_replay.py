@@ -102,7 +102,7 @@ def test_what_is_damaged_is_said(ddptop, recording: Path) -> None:
     done = ddptop("replay", str(recording), "--once")
     assert done.returncode == 0
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("damage: ")]
-    assert "messages are lost" in line
+    assert "messages are missing" in line
 
 
 def test_two_recordings_open_at_the_last_step_that_both_have(

@@ -66,7 +66,7 @@ def test_a_page_tells_who_why_and_what_it_cost(ddptop, recording: Path) -> None:
     assert any(line.startswith("cost %") and "-" in line.split()[-1] for line in lines)
     assert any(line.split()[:1] == ["1"] and "5.0 ±0.1" in line for line in lines)
     assert "1 Speed up the data loading of rank 1" in done.stdout
-    assert f"all {STEPS} steps read · 0 records lost" in done.stdout
+    assert f"all {STEPS} steps read · 0 records missing" in done.stdout
     assert "\x1b" not in done.stdout
 
 

@@ -157,8 +157,10 @@ def test_one_step_and_one_record_are_no_plurals(monkeypatch: pytest.MonkeyPatch)
     assert watched_run.describe_summary(went_on, 0) == "9 steps, the disk had taken nothing for a time (full)"
     failed = replace(none, steps=8, failure="rank 1 exited with code 3 at step 9")
     assert watched_run.describe_summary(failed, 1) == "rank 1 exited with code 3 at step 9; 9 steps"
-    assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
-    assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"
+    assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record missing"
+    assert (
+        watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records missing"
+    )
 
 
 def test_where_there_can_be_no_folder_of_recordings_the_run_is_watched_without_one(

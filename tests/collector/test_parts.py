@@ -298,7 +298,7 @@ SUMMING_UP = [
     """read line; echo '{"steps": 7, "records": 8, "lost": 3,
 "recording": null, "recording_note": null}' | tr '\\n' ' '""",
 ]
-NEWS = """echo '{"news": "lost", "text": "5 records lost so far"}'"""
+NEWS = """echo '{"news": "lost", "text": "5 records missing so far"}'"""
 
 
 def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeyp
     wait_for(lambda: marks.exists() and len(marks.read_text().splitlines()) > 25)
     supervisor.command = SUMMING_UP
     assert supervisor.finish_run(0) == RunSummary(7, 8, 3, None, None)
-    assert told[0] == "5 records lost so far"
+    assert told[0] == "5 records missing so far"
     assert [text for text in told[1:] if "keeps ending" not in text] == [], "each kind of news once"
     assert len(told) == 2
 

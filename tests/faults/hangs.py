@@ -93,7 +93,7 @@ def killed_before_its_hello(_: int) -> Result:
         exact = memory is not None
         lost = sorted(int(count) for count in frame.ranks.lost_records)
         seen = f"{lost} lost; " + "; ".join(lines_of(snapshot(frame)))
-        counted = lost[0] >= 38 and f"{sum(lost)} records lost" in err
+        counted = lost[0] >= 38 and f"{sum(lost)} records missing" in err
         right = "rank 1 was killed by SIGKILL at step" in seen and (counted or not exact)
         return Result(seen if right else f"{seen}: {err}", right)
 

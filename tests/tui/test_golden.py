@@ -468,7 +468,7 @@ def test_help_explains_every_word_that_is_ours() -> None:
         "overlapped",
         "if communication were hidden",
         "overhead",
-        "records lost",
+        "records missing",
         "thinned",
     ):
         assert f"{word}: " in text

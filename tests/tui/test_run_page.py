@@ -51,7 +51,7 @@ def test_a_rank_that_lost_records_is_named() -> None:
     lost = frame.ranks.lost_records.copy()
     lost[2] = 17
     frame = replace(frame, ranks=replace(frame.ranks, lost_records=lost), lost_records=17)
-    assert "17 of 49,937 records of steps were lost · rank 2: 17" in page(frame, place_at("run"), (80, 24))
+    assert "17 of 49,937 records of steps are missing · rank 2: 17" in page(frame, place_at("run"), (80, 24))
 
 
 def test_the_card_is_sorted_into_sections_and_what_is_not_set_is_left_out() -> None:

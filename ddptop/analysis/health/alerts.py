@@ -34,8 +34,15 @@ from ddptop.frames.calls import compiler_call, compiling, place
 from ddptop.frames.causes import late_part_phrase
 from ddptop.frames.conditions import HOW_OFTEN, IN_TURN, STALLS, STATES, say
 from ddptop.frames.frame import Alert
-from ddptop.frames.numbers import counted, fixed, percent
-from ddptop.frames.phrases import blamed, ranks_phrase, rare_phrase, repeated_phrase, which_hosts
+from ddptop.frames.numbers import fixed, percent
+from ddptop.frames.phrases import (
+    blamed,
+    missing_records_phrase,
+    ranks_phrase,
+    rare_phrase,
+    repeated_phrase,
+    which_hosts,
+)
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import RECORDING_STOPPED
 from ddptop.protocol.vocabulary import FAILED_STATES
@@ -366,7 +373,7 @@ def _alert_of_lost_records(state: RunState) -> Alert | None:
     if not lost:
         return None
     total, (worst, most) = lost.total(), lost.most_common(1)[0]
-    message = say("lost_records", lost=counted(total, "step record"), most=most, rank=worst)
+    message = say("lost_records", missing=missing_records_phrase(total), most=most, rank=worst)
     since = state.unix_s(state.missing.lost_since_ns or 0)
     return Alert.declared("lost_records", worst, None, since, message, {"lost": total, "ranks": len(lost)})
 

@@ -28,7 +28,7 @@ from ddptop.frames.numbers import (
     percent,
     signed,
 )
-from ddptop.frames.phrases import blamed, window_phrase
+from ddptop.frames.phrases import blamed, missing_records_phrase, window_phrase
 from ddptop.render.line import Line, Role, draw_rule, join_parts, side_by_side
 from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.phases import draw_legend
@@ -271,7 +271,7 @@ def _draw_run(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
         Line(_describe_straggler(frame), "warn" if frame.straggler is not None else "dim"),
         Line(clock(frame.unix_s), "dim"),
         Line(f"{count(frame.run.world_size)} ranks", "dim"),
-        Line(f"{count(frame.lost_records)} lost" if frame.lost_records else "", "warn"),
+        Line(missing_records_phrase(frame.lost_records) if frame.lost_records else "", "warn"),
         Line(scene.clean(frame.run.script), "dim"),
     ]
     return join_parts(parts, width)

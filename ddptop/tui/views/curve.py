@@ -37,7 +37,7 @@ GUTTER = 3
 P50_P95 = (0.5, 0.95)
 
 _MARKS: dict[Mark, tuple[str, Role, str]] = {
-    "lost": ("✗", "warn", "✗ steps lost"),
+    "lost": ("✗", "warn", "✗ steps missing"),
     "nan": ("▲", "warn", "▲ NaN"),
     "thinned": ("·", "faint", "· steps left out"),
 }

@@ -32,7 +32,7 @@ WORDS = {
     "without waiting": "the step if no rank had to wait for a slower one",
     "if communication were hidden": "the step if all communication were overlapped",
     "overhead": "share of the step that ddptop itself takes",
-    "records lost": "steps of a rank that never arrived, or had no room on the recording's disk",
+    "records missing": "steps of a rank that never arrived, or had no room on the recording's disk",
     "thinned": "bucket detail, or steps of a recording, left out to save room",
     "no DDP model": "no buckets are timed, and no bubbles between pipeline stages",
     "ended": "a rank whose process ended because another rank had died",

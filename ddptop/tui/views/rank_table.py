@@ -15,7 +15,7 @@ from ddptop.frames.columns import distinct_texts
 from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import RATIO, UNKNOWN, counted, fixed, known
-from ddptop.frames.phrases import host_total
+from ddptop.frames.phrases import host_total, missing_records_phrase
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
 from ddptop.render.context import CALM, LEAST_SHARE_OF_STEP
@@ -420,7 +420,7 @@ def count_ranks(scene: Scene, rows: RankRows) -> str:
     if scene.clock_free:
         words.append("~ clock-free")
     if frame.lost_records:
-        words.append(f"{counted(frame.lost_records, 'step record')} lost")
+        words.append(missing_records_phrase(frame.lost_records))
     return " · ".join(words)
 
 

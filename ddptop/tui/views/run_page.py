@@ -363,7 +363,7 @@ class _HostTable:
             make("clock ms", self._describe_clock, 80),
             *(drifts if any(clock.drift_ppm for clock in self._scene.frame.clocks) else []),
             make("records", lambda host: count(_sum_over(ranks.records, ranks_of[host])), 60),
-            make("lost", lambda host: count(_sum_over(ranks.lost_records, ranks_of[host])), 70),
+            make("missing", lambda host: count(_sum_over(ranks.lost_records, ranks_of[host])), 70),
             make("last update", lambda host: _longest_ago(ranks.age_ms, ranks_of[host]), 50),
         ]
 
@@ -422,12 +422,12 @@ def _draw_lost_records(scene: Scene, width: int) -> list[Line]:
     if not records and not lost:
         return [Line(" no record of a step has come yet", "dim")]
     if not lost:
-        return [Line(f" {records:,} records of steps, none lost on the way", "dim")]
+        return [Line(f" {records:,} records of steps, none missing", "dim")]
     worst = np.argsort(-np.nan_to_num(frame.ranks.lost_records), kind="stable")
     who = [int(rank) for rank in worst[:8] if frame.ranks.lost_records[rank] > 0]
     losses = ", ".join(f"rank {rank}: {count(frame.ranks.lost_records[rank])}" for rank in who)
     losses = f" · {losses}" if losses else ""
-    text = f"{lost:,} of {records + lost:,} records of steps were lost{losses}"
+    text = f"{lost:,} of {records + lost:,} records of steps are missing{losses}"
     return [Line(" ").add(row, "warn") for row in wrap_lines(text, width - 1)]
 
 
@@ -472,7 +472,7 @@ class RunView(View):
     """What is known of the run: options, versions, hosts, losses of records, cost."""
 
     name = "run"
-    answers = "options, versions, hosts, clocks, records lost, overhead"
+    answers = "options, versions, hosts, clocks, records missing, overhead"
     number = "6"
     always_named = True
 

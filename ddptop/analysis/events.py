@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.analysis.batch_pace import BatchPace
 from ddptop.analysis.figures import Figures
+from ddptop.analysis.health.bad_loss import note_bad_weights
 from ddptop.analysis.health.exits import (
     KILLED_LATE_NS,
     OutsideEnd,
@@ -43,6 +44,7 @@ from ddptop.frames.conditions import say
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 from ddptop.protocol.messages import (
+    BAD_WEIGHTS,
     FINISHED,
     IN_INITIALIZATION,
     LAUNCHER_SIGNAL,
@@ -408,6 +410,10 @@ def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
         state.ledger.note_saved(rank_state.row, event.t_ns, saved_ns, t_ns)
 
 
+def _on_bad_weights(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    note_bad_weights(state, event.rank, event.step, t_ns)
+
+
 def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     evaluated_ns, data_ns = (_positive_or_none(event.fields.get(name)) or 0 for name in ("ns", "data_ns"))
     if 0 <= data_ns <= evaluated_ns:
@@ -609,6 +615,7 @@ _RANK_EVENT_HANDLERS = {
     "phase_ends": _on_phase,
     "saved": _on_saved,
     "evaluated": _on_evaluated,
+    BAD_WEIGHTS: _on_bad_weights,
     "compiled": _on_compiled,
     "timer": _on_timer,
 }

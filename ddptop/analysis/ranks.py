@@ -192,6 +192,8 @@ class RankState:
     """Evidence at its exit, sent by itself or read from its crash file."""
     bad_loss_ns: int = 0
     """When the row of `bad_loss_step` arrived."""
+    bad_by_weights: bool = False
+    """Whether only its weights tell that, after its last step: the losses of the last steps were not read."""
     phase_name: str = ""
     """Name of the phase that its script has declared last (`ddptop.phase`)."""
     bad_loss_before: PassedLoss | None = None

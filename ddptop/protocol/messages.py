@@ -571,6 +571,9 @@ RECORDED = "recorded"
 """Name of the milestone from which on a rank's steps are recorded: what its HELLO has left open is in the
 fields of the event."""
 
+BAD_WEIGHTS = "bad_weights"
+"""Kind of an event: at the end of its training, weights of a rank are NaN or infinite."""
+
 IN_INITIALIZATION = "in_initialization"
 """Kind of an event: after a restart, ranks of a host have been in `init_process_group` for some time."""
 

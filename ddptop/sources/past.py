@@ -18,7 +18,7 @@ from ddptop.frames.history import COLUMNS
 from ddptop.frames.phrases import begin_phrase
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import ORDERLY_REASONS, Bye, Event, Hello, Run
+from ddptop.protocol.messages import BAD_WEIGHTS, ORDERLY_REASONS, Bye, Event, Hello, Run
 from ddptop.recording import history as recorded_history
 from ddptop.sources.player import Player
 
@@ -178,12 +178,13 @@ QUIET = frozenset(
         "saved",
         "evaluated",
         "compiled",
+        BAD_WEIGHTS,
         "device",
         "analyser",
         "ras",
     )
 )
-"""Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""
+"""Kinds of events that every healthy run has, or that belong to a stall or a NaN, which have their mark."""
 
 SAME_STALL_S = 90.0
 """Ranks are asked every 60 s while a stall lasts: answers closer than this belong to the same one."""

@@ -23,7 +23,17 @@ import torch.distributed as dist
 from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
-from ddptop.protocol.messages import FINISHED, LEFT, Event, Flag, Hello, Membership, Message, Scalar
+from ddptop.protocol.messages import (
+    BAD_WEIGHTS,
+    FINISHED,
+    LEFT,
+    Event,
+    Flag,
+    Hello,
+    Membership,
+    Message,
+    Scalar,
+)
 from ddptop.protocol.redaction import redact_words
 from ddptop.protocol.vocabulary import SHARDED
 from ddptop.training import exit, phases, start_report, warnings
@@ -35,6 +45,7 @@ from ddptop.training.exit import CrashFile, ExitReason, exit_reason
 from ddptop.training.guard import guard, run_after_fork
 from ddptop.training.hello import make_hello
 from ddptop.training.join_run import rank_exchange
+from ddptop.training.last_weights import are_weights_bad
 from ddptop.training.launcher_variables import environment_number
 from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder, now
@@ -357,9 +368,19 @@ class Session:
             return  # an exception is in flight: it is reported when the process exits
         began = time.monotonic()
         self.recorder.finish_step()
+        self._report_bad_weights(self.publisher)
         self.publisher.leave_group(LEAVE_S)
         # CLOSE_S is for this and the exit together.
         self._drain_s = max(CLOSE_S - LEAVE_S, self._drain_s - (time.monotonic() - began))
+
+    def _report_bad_weights(self, publisher: Publisher) -> None:
+        """At the end, on the training thread: the losses of the last steps may not have been read."""
+        try:
+            step = self.recorder.step - 1
+            if step >= 0 and are_weights_bad(self.recorder.forwarded()):
+                publisher.send(Event(BAD_WEIGHTS, now(), publisher.rank, step))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
 
     def close(self) -> None:
         """Publish the last step and a BYE; bounded by `CLOSE_S`. May be called twice."""
@@ -368,6 +389,7 @@ class Session:
             return
         try:
             self.recorder.finish_step()
+            self._report_bad_weights(publisher)
             self.last_gradients.remove_hooks()
             publisher.close(self._drain_s, exit_reason())
             rank_exchange.end_exchange()

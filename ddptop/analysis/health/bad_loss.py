@@ -77,7 +77,8 @@ def _alert_of_bad_loss(state: RunState, now_ns: int) -> Alert | None:
     if is_new and _may_follow(state, bad_ranks, first.step):
         return None
     since = begin_phrase(first.step, first.last_finite_step)
-    message = say("nan", who=first.who, since=since)
+    by_weights = all(state.ranks[rank].bad_by_weights for rank in bad_ranks)
+    message = say("nan", "weights" if by_weights else "", who=first.who, since=since)
     since_s = state.unix_s(first.since_ns)
     return Alert.declared("nan", first.rank, first.step, since_s, message, first.evidence(len(begins)))
 
@@ -165,10 +166,26 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
         if rank_state.bad_loss_step is not None:
             begin = rank_state.bad_loss_step, rank_state.bad_loss_ns
             rank_state.bad_loss_before = PassedLoss(*begin, step, t_ns, last_finite_step)
-        rank_state.bad_loss_step = None
+        rank_state.bad_loss_step, rank_state.bad_by_weights = None, False
         rank_state.finite_loss_step = step
     elif rank_state.bad_loss_step is None:
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
         text = say("nan", "event", what=what, since=begin_phrase(step, last_finite_step))
         state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, state.world, step=step)
+
+
+def note_bad_weights(state: RunState, rank: int, step: int, t_ns: int) -> None:
+    """Note that a rank's weights were no finite numbers after `step`, the last one of its training: a loss
+    before was none, unless such a loss was read."""
+    rank_state = state.ranks[rank]
+    if rank_state.bad_loss_step is not None:
+        return
+    finite_step = rank_state.finite_loss_step
+    if finite_step is not None:  # that of the last step itself may have been finite
+        rank_state.finite_loss_step = finite_step = min(finite_step, step - 1)
+    rank_state.bad_loss_step, rank_state.bad_loss_ns, rank_state.bad_by_weights = step, t_ns, True
+    text = say(
+        "nan", "weights_event", since=begin_phrase(step, UNKNOWN if finite_step is None else finite_step)
+    )
+    state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, state.world, step=step)

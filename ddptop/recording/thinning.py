@@ -2,6 +2,7 @@
 
 A stage begins at a share of the limit, so that what is kept grows ever more slowly however long the run is:
 each time the file has grown by `HALVE_EVERY` of the limit, half of the steps that were still kept go too.
+The last step of a rank that says BYE is kept all the same: a screen reaches the end of the run.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddptop.protocol.messages import Event, Flag, Run, Steps
+from ddptop.protocol.messages import Bye, Event, Flag, Run, Steps
 
 if TYPE_CHECKING:
-    from ddptop.protocol.messages import Message, Received
+    from ddptop.protocol.messages import Message, Received, StepRow
 
 DETAIL_UNTIL = 0.6
 """Share of the limit up to which everything is kept."""
@@ -48,6 +49,8 @@ class Thinner:
         self._sparse = False
         self._read_ns: dict[tuple[int, int, type[Message]], int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
+        self._last_steps: dict[int, Received] = {}
+        """By session its newest step, where that is left out: it is kept if no other follows."""
 
     def update_size(self, size: int) -> bool:
         """Note the size of the file; True when what is kept has changed. It never grows again."""
@@ -86,14 +89,17 @@ class Thinner:
         if isinstance(message, Steps):
             for steps in self.thin_steps(message) if self.thins else (message,):
                 yield received if steps is message else received._replace(message=steps)
+            self._note_last_step(received, message)
+            return
+        if isinstance(message, Bye) and (last := self._last_steps.pop(received.session, None)) is not None:
+            yield last._replace(t_ns=received.t_ns)  # so that a screen reaches the end of the run
         # RUN is always kept: it says how the run ended.
-        elif (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
+        if (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
             yield received
 
     def thin_steps(self, steps: Steps) -> Iterator[Steps]:
         """Yield the steps that are kept, without bucket detail."""
-        # Without the flag as well: a row that says DETAIL must have all of its cells.
-        bare = [row._replace(cells=(), flags=row.flags & ~Flag.DETAIL) for row in steps.rows]
+        bare = [*map(_without_detail, steps.rows)]
         if self.every == 1:
             yield Steps(steps.generation, steps.first_step, steps.base_ns, tuple(bare))
             return
@@ -101,6 +107,17 @@ class Thinner:
         for step, row in enumerate(bare, steps.first_step):
             if step % self.every == 0:
                 yield Steps(steps.generation, step, steps.base_ns, (row,))
+
+    def _note_last_step(self, received: Received, message: Steps) -> None:
+        last_step = message.first_step + len(message.rows) - 1
+        if self.every == 1 or not message.rows:
+            return
+        if last_step % self.every == 0:
+            self._last_steps.pop(received.session, None)
+        elif received.session in self._last_steps or len(self._last_steps) < MOST_KEYS:
+            row = _without_detail(message.rows[-1])
+            steps = Steps(message.generation, last_step, message.base_ns, (row,))
+            self._last_steps[received.session] = received._replace(message=steps)
 
     def _is_due(self, received: Received) -> bool:
         """A heartbeat or another reading, as rarely as steps are kept."""
@@ -130,3 +147,8 @@ class Thinner:
         count = self._counts[type(message), kind, rank]
         # Powers of two have a single bit.
         return count & (count - 1) == 0
+
+
+def _without_detail(row: StepRow) -> StepRow:
+    # Without the flag as well: a row that says DETAIL must have all of its cells.
+    return row._replace(cells=(), flags=row.flags & ~Flag.DETAIL)

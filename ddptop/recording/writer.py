@@ -205,8 +205,9 @@ class Writer:
         for kept in self._thinner.kept_parts(received, passing=passing):
             self._block.add(kept, body if kept is received else encode(kept.message))
             self._block_rows += count_rows(kept.message)
+        # With a BYE comes the last step, if it was left out.
+        self.left_out += count_rows(message) - (self._block_rows - before)
         if self._thinner.thins and isinstance(message, Steps):
-            self.left_out += len(message.rows) - (self._block_rows - before)
             self.without_detail += sum(bool(row.cells) for row in message.rows)
         if self._block.bytes >= self._flush_bytes:
             self.flush()

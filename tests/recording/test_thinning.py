@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.record import note_kind
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Card, Event, Flag, Message, Received, Steps
+from ddptop.protocol.messages import Bye, Card, Event, Flag, Message, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.thinning import Thinner
 from ddptop.recording.writer import Writer
@@ -199,3 +199,32 @@ def test_a_resumed_recording_goes_on_thinning(tmp_path: Path) -> None:
     again = Writer(path, limit_bytes=int(path.stat().st_size / 0.65), resume=True)
     assert again.note is not None
     again.close()
+
+
+def test_the_last_step_of_a_rank_that_leaves_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "end.ddptop"
+    writer = Writer(path, limit_bytes=LIMIT)
+    writer.add(Received(START_NS, -1, 0, 0, run_message()), encode(run_message()))
+    for number in range(1500):
+        t_ns = START_NS + number * NS
+        for rank in range(2):
+            message = steps(number * 4, 4, rank)
+            writer.add(Received(t_ns, rank, 1000 + rank, number + 1, message), encode(message))
+        if number % 10 == 0:
+            writer.flush()
+    before = writer.left_out
+    bye = Bye(t_ns, "finished")
+    writer.add(Received(t_ns + NS, 0, 1000, 1501, bye), encode(bye))
+    assert writer.left_out == before - 1
+    writer.close()
+    assert path.stat().st_size <= LIMIT
+    with Recording.open(path) as recording:
+        of_ranks = {
+            rank: [r for r in recording.records() if r.rank == rank and isinstance(r.message, Steps | Bye)]
+            for rank in range(2)
+        }
+    last, said_bye = of_ranks[0][-2:]
+    assert isinstance(last.message, Steps) and isinstance(said_bye.message, Bye)
+    assert last.message.first_step == 5999 and len(last.message.rows) == 1
+    assert last.message.rows[0] == steps(5996, 4, 0).rows[-1]._replace(cells=(), flags=0)
+    assert of_ranks[1][-1].message.first_step % 2 == 0, "it has not said that it leaves"

@@ -65,22 +65,30 @@ def test_missing_steps_are_left_out_and_marked_on_the_axis() -> None:
     place = place_at("heat", heat=HeatState(figure="data", steps_per_column=2))
     _, title, axis, row, *_ = page(frame, place, (80, 24)).splitlines()
     assert "last 40 steps  2 a column" in title
-    assert axis.index("114") == 8 and axis.index("!") == 8 + 13 and axis.index("159▾") == 8 + 19
-    assert row[8:31] == "·" * 10 + "   " + "·" * 8 + "[·"
+    assert axis.index("114") == 42 and axis.index("!") == 42 + 13 and axis.index("159▾") == 42 + 19
+    assert row[42:65] == "·" * 10 + "   " + "·" * 8 + "[·"
 
 
-def test_a_step_keeps_its_column_and_the_columns_that_are_drawn_are_counted() -> None:
-    """The columns are filled again from the left; the one after the newest is empty."""
-    seen: dict[int, int] = {}
+def test_steps_run_from_left_to_right_and_a_full_map_scrolls() -> None:
+    before = 0
     for newest in range(200):
         columns = arrange_columns(range(newest + 1), n_columns=20, steps_per_column=3)
-        of_step = dict(zip((first for first, _ in columns.steps), columns.places, strict=True))
-        assert all(seen.setdefault(step, place) == place for step, place in of_step.items())
-        assert len(set(columns.places)) == len(columns.places) == min(newest // 3 + 1, 19)
-        assert columns.steps[-1][1] == newest and (columns.places[-1] + 1) % 20 not in columns.places
+        assert columns.places == tuple(range(columns.places[-1] + 1)), "in order, without a gap"
+        assert columns.begin - before in (0, 1) and columns.places[-1] == min(newest // 3, 19)
+        assert columns.begin * 3 == columns.steps[0][0]
+        assert columns.steps[-1][1] == newest
         assert columns.edges[-1] - columns.edges[0] == 1 + newest - columns.steps[0][0]
+        before = columns.begin
     restarted = arrange_columns((*range(50, 90), *range(10, 14)), n_columns=20, steps_per_column=1)
     assert restarted.places == (10, 11, 12, 13), "earlier steps are another restart's"
+
+
+def test_the_cursor_stays_on_its_step_when_the_map_scrolls() -> None:
+    state = HeatState(column=9, begin=4)
+    state.scroll_to(6)
+    assert state.column == 7
+    state.scroll_to(20)
+    assert state.column == -1, "its step is no longer shown: it is on the newest"
 
 
 def test_a_cell_of_several_steps_shows_the_worst_of_them_and_whose_it_is() -> None:
@@ -204,11 +212,27 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
     assert state.column == grid.order[0], "the oldest step"
     assert state.click(grid.left, grid.top + 4) and state.column == 0
     assert state.row == 1  # rows are three lines tall here
-    empty = ({*range(grid.columns)} - {*grid.order}).pop()
-    assert not state.click(grid.left + empty, grid.top)
-    state.column = empty
-    state.settle()
-    assert state.column == -1, "its step was replaced"
+    young = fake_views.with_wanted(straggler(), "heat excess 16 10")
+    assert young.heat is not None
+    place.heat.followed = None
+    page(replace(young, heat=replace(young.heat, steps=tuple(range(10)))), place, (80, 24))
+    grid = place.heat.grid
+    assert grid is not None and grid.order == (0, 1, 2), "four steps a column"
+    assert not place.heat.click(grid.left + 20, grid.top), "there is no step yet"
+
+
+def test_the_map_of_a_run_that_goes_on_is_drawn_anew_every_two_seconds() -> None:
+    frame = fake_views.with_wanted(straggler(), "heat excess 16 40")
+    assert frame.heat is not None
+    later = replace(frame.heat, steps=tuple(step + 40 for step in frame.heat.steps))
+    other = replace(later, figure="data")
+    state = HeatState()
+    assert state.follow(frame.heat, 100.0, is_live=True) is frame.heat
+    assert state.follow(later, 101.9, is_live=True) is frame.heat
+    assert state.follow(other, 101.9, is_live=True) is other, "another metric comes at once"
+    assert state.follow(later, 102.0, is_live=False) is later, "as each step of a recording"
+    assert state.follow(frame.heat, 102.1, is_live=True) is frame.heat, "a restart"
+    assert state.follow(later, 104.2, is_live=True) is later
 
 
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:

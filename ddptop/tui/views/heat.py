@@ -332,6 +332,7 @@ class StepMap(NamedTuple):
         # A frame may still have a map for a taller screen, until the next one comes.
         rows = min(len(heat.rows) - 1, n_rows)
         columns = arrange_columns(heat.steps, state.width, state.steps_per_column)
+        state.scroll_to(columns.begin)
         small_is_bad = heat_figures.METRICS[heat.figure].small_is_bad
         return cls(columns, *fold_steps(heat, columns, rows, worst_is_least=small_is_bad))
 
@@ -552,6 +553,9 @@ class HeatView(View):
         side = 0 if width < 60 else WORST if width < 110 or beside else WORST_AND_HOST
         state.height, state.width = room, min(max(1, left - label - 4 - side), MOST_COLUMNS)
         group, heat = scene.frame.group, scene.frame.heat
+        if heat is not None and heat.steps:
+            goes_on = scene.frame.playback is None and scene.frame.run.state == "live"
+            heat = state.follow(heat, scene.frame.unix_s, is_live=goes_on)
         distance = 1 if heat is None else find_usual_distance(heat.steps)
         state.steps_per_column = choose_steps_per_column(
             state.width,

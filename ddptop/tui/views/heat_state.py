@@ -9,7 +9,11 @@ from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequ
 from ddptop.frames.figures import figures_shown
 
 if TYPE_CHECKING:
+    from ddptop.frames.detail import Heat
     from ddptop.tui.views.heat_shades import Shades
+
+FOLLOWED_S = 2.0
+"""Seconds between two pictures of the newest steps, as in the timeline."""
 
 NOW_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat))
 """Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
@@ -63,6 +67,12 @@ class HeatState:
     """Rows and columns that there is room for."""
     steps_per_column: int = 0
     """Steps of a column in the last picture of ranks x recent steps; 0: there was none."""
+    followed: Heat | None = field(default=None, repr=False)
+    """The newest values of ranks x recent steps when they were taken over, which stay for a while."""
+    followed_at_s: float = 0.0
+    """When that was, in seconds since 1970."""
+    begin: int = 0
+    """The number of the leftmost column in the last picture of ranks x recent steps."""
     shades: tuple[tuple[object, ...], Shades] | None = field(default=None, repr=False)
     """What the shades of the last picture were for, and these shades."""
     grid: Grid | None = None
@@ -139,6 +149,20 @@ class HeatState:
             self.row, column = self.row - grid.lines, last
         self.column = min(max(column, 0), last)
         self.settle()
+
+    def follow(self, newest: Heat, now_s: float, *, is_live: bool) -> Heat:
+        """The values to draw: of a run that goes on new ones every FOLLOWED_S, or where others are wanted."""
+        held, is_fresh = self.followed, 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
+        if held is not None and is_live and is_fresh and held.is_like(newest):
+            return held
+        self.followed, self.followed_at_s = newest, now_s
+        return newest
+
+    def scroll_to(self, begin: int) -> None:
+        """Make this the number of the leftmost column; the cursor stays on its steps while they are shown."""
+        if self.column >= 0:
+            self.column = max(-1, self.column - (begin - self.begin))
+        self.begin = begin
 
     def point_at_column(self, column: int) -> None:
         """Move the cursor to a column. From that of the newest step on it follows the newest step."""

@@ -94,6 +94,8 @@ class WaitedFor:
     """Whether most of what was waited in slow steps is in these."""
     dear_since_s: float
     """When the first of them ended, in seconds since the launch; 0: there is none."""
+    n_witnessed: int = 0
+    """How many of `n_dear` were left out, and are known by heartbeats all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class RareSlowness:
     n_slow_in_all: int
     """About how many there are: with steps that were left out, by their length. `n_slow` if none was."""
     n_steps: int
-    """Number of recorded steps: of others it is not known who was slow."""
+    """Steps of which it is known whether they were slow, and for whom: the recorded ones, or all where
+    heartbeats told of those that were left out."""
     steps: tuple[int, ...]
     """The newest slow ones, oldest first."""
     over_s: float

@@ -85,6 +85,7 @@ def test_heartbeats_say_for_whom_ranks_waited_in_a_long_step() -> None:
     assert ledger.ranks.waiting_s[1:].tolist() == pytest.approx([TRUE_S, TRUE_S], rel=0.02)
     assert ledger.ranks.between_s[0] == pytest.approx(TRUE_S, rel=0.05)
     assert ledger.ranks.unknown_s.max() < 0.2
+    assert (first.n_witnessed, ledger.run.steps) == (N_LONG, STEPS)
     assert ledger.run.lost_pct == pytest.approx(100 * 2 * TRUE_S / ledger.total_s, rel=0.05)
 
 
@@ -195,3 +196,14 @@ def test_a_save_in_a_long_step_stays_a_save_and_has_its_waits() -> None:
     assert ledger.ranks.saving_s[0] == pytest.approx(1.9 * N_LONG, rel=0.01)
     assert (first.rank, first.place) == (0, "saving")
     assert first.rank_seconds == pytest.approx(2 * TRUE_S, rel=0.02)
+
+
+def test_how_often_a_rank_is_slow_is_of_all_steps() -> None:
+    """A recorded step tells where it was: else no rank is flagged."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    feed_together(reducer, messages_with_beats(world, waits, recorded=(14,)))
+    slow = reducer.frame(START_NS + world.now_us * 1000).straggler
+    assert slow is not None and slow.rare is not None
+    assert (slow.rank, slow.place) == (0, "after_optimizer")
+    assert (slow.rare.n_slow, slow.rare.n_steps) == (N_LONG + 1, STEPS)

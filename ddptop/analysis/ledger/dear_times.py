@@ -32,6 +32,9 @@ NO_KIND = -(2**31)
 """Stands for the kind of a dear step that explains no other: a first one, one that only some ranks recorded,
 or one in which a rank had no batches left."""
 
+WITNESSED = NO_KIND + 1
+"""Stands for the kind of a dear step that was left out, and of which heartbeats told (`witnesses.py`)."""
+
 ASIDE_ROWS = [STEP_CLASSES.index(name) for name in ("evaluation", "compiling", "phase", "saving")]
 """Classes that are known of a step that was left out, too."""
 

@@ -148,6 +148,7 @@ def cause_of(place: OwnPlace) -> tuple[Cause, OwnPlace | None]:
 def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) -> Straggler:
     cause, place = cause_of(waited.place)
     late_ms = 1000 * waited.dear_s
+    n_steps = cost.steps if waited.n_witnessed else cost.recorded_steps
     return Straggler(
         rank=waited.rank,
         pattern="rare",
@@ -155,7 +156,7 @@ def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) 
         bound_ms=0.0,
         recoverable_ms=late_ms,
         cost_pct=_cost_pct(waited, cost, n_ranks),
-        last_pct=100 * waited.n_dear / max(1, cost.recorded_steps),
+        last_pct=100 * waited.n_dear / max(1, n_steps),
         cause=cause,
         parts_ms={},
         place=place,
@@ -163,7 +164,7 @@ def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) 
         rare=RareSlowness(
             n_slow=waited.n_dear,
             n_slow_in_all=waited.n_dear_in_all,
-            n_steps=cost.recorded_steps,
+            n_steps=n_steps,
             steps=waited.dear_steps,
             over_s=cost.over_s,
             is_whole_run=cost.steps >= ledger.run.steps,

@@ -18,6 +18,7 @@ import numpy as np
 from ddptop.analysis.ledger.dear_times import (
     AS_USUAL,
     NO_KIND,
+    WITNESSED,
     add_dear_times,
     dear_steps,
     kinds_of_steps,
@@ -156,8 +157,13 @@ class DearSum:
 
     @property
     def n_steps(self) -> int:
-        """How many of them are recorded."""
+        """How many of them are recorded, or told of by heartbeats."""
         return sum(waits.n_steps for waits in self.of_kinds.values())
+
+    @property
+    def n_witnessed(self) -> int:
+        """How many of `n_steps` were left out, and told of by heartbeats."""
+        return self.of_kinds[WITNESSED].n_steps if WITNESSED in self.of_kinds else 0
 
     def n_steps_in_all(self, scales: Mapping[int, float]) -> float:
         """How many they are with those that were left out; `scales`: by kind."""
@@ -554,7 +560,7 @@ class RunLedger:
             witnessed = self.heartbeats.witness(begin_ns[step], end_ns[step], lengths.usual_ms[step])
             if witnessed is not None:
                 left_out[step] = round_to_us(np.minimum(wall[step], lengths.usual_ms[step]))
-                lengths.is_dear[step], kinds[step] = True, NO_KIND
+                lengths.is_dear[step], kinds[step] = True, WITNESSED
                 self._put_witnessed(times, lengths, step, wall[step] - left_out[step], witnessed)
         self.heartbeats.drop_until(end_ns[-1])
         return _StepsByClass(
@@ -1018,8 +1024,9 @@ def _find_kinds(block: StepBlock, long: Indices, of_step_ms: Column, aside: Iter
 
 
 def _find_dear(times: ClassTimes, wall: Column, lengths: StepLengths, kinds: Integers) -> DearSteps:
-    """The dear steps, recorded and left out; `kinds`: (n,) NO_KIND where a step is none."""
-    steps = np.flatnonzero(kinds != NO_KIND)
+    """The dear steps, recorded and left out; `kinds`: (n,) WITNESSED where it is known otherwise what a step
+    was, NO_KIND where it is none."""
+    steps = np.flatnonzero(kinds > WITNESSED)
     wall_ms, recorded = wall[steps], lengths.recorded[steps]
     as_usual_ms = round_to_us(np.minimum(wall_ms, LEFT_OUT * lengths.usual_ms[steps, None]))
     return dear_steps(steps, kinds[steps], recorded, times.by_class[:, steps], wall_ms, as_usual_ms)

@@ -179,6 +179,7 @@ def _make_waited_for(
         dear_rank_seconds=own_ms / 1000.0,
         is_main=rare_waits.are_main(own_ms, max(0.0, others_ms)),
         dear_since_s=dear.since_s,
+        n_witnessed=dear.n_witnessed,
     )
 
 

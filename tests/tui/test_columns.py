@@ -34,7 +34,7 @@ from tests.tui.fake import FakeSource, live, straggler
 from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import lines_of
-from tests.tui.screens import check
+from tests.tui.screens import check, unboxed
 
 SIZES = {"80x24": (80, 24), "30x6": (30, 6)}
 
@@ -182,3 +182,10 @@ def test_a_large_page_has_each_formula_below_its_figure_and_the_chosen_one_in_fu
     assert sum("how much longer the rank takes than the others" in line for line in rows) == 1
     assert sum(not line.strip(" │") for line in rows) <= 4
     assert "end − begin" not in "".join(map(str, lines_of("healthy", "figures", "80x24")))
+
+
+@pytest.mark.parametrize("page", ["3", "4", "8"])
+def test_where_there_is_room_each_figure_has_its_whole_meaning(page: str) -> None:
+    lines = unboxed(Sketch(FakeSource(straggler()), (160, 50)).press(page, "f1"))
+    assert sum(not line.strip() for line in lines) < 10
+    assert sum(" from ddptop/" in line for line in lines) > 10 and not any("…" in line for line in lines)

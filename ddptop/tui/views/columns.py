@@ -39,7 +39,8 @@ SIGNS = {None: " ", True: "+", False: "-"}
 
 
 class FiguresView(View):
-    """A line per figure of the page before, and below it the meaning of the one under the cursor."""
+    """A line per figure of the page before, and below it the meaning of the one under the cursor, or of each
+    where there is room."""
 
     name = "columns"
     answers = "what each figure of the page means, and which columns are shown"
@@ -64,6 +65,9 @@ class FiguresView(View):
         )
         below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
         below = WITHOUT_SENTENCE + 1 if with_formulas else below
+        in_full = [_draw_in_full(title, figures, name_width + NAME_FROM, width) for title in titles]
+        if width >= FORMULAS_FROM and 1 + len(titles) + sum(map(len, in_full)) <= height:
+            formulas, with_formulas, tall, below = in_full, True, False, 0
         scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
         lines = [draw_rule(width, f"{place.name_way('figures', width)}{figures.hint}")]
         for index in shown:
@@ -136,6 +140,31 @@ def _draw_formula(title: str, figures: PageFigures, column: int, width: int) -> 
     return [Line(" " * column).add(text, "faint") for text in wrap_lines(meaning.formula, width - column, 1)]
 
 
+def _draw_in_full(title: str, figures: PageFigures, column: int, width: int) -> list[Line]:
+    """The formula of a figure on as many lines as it needs, and its unit, bound, name and source."""
+    meaning = explain_figure(title, figures.fields)
+    if meaning is None:
+        return []
+    formula = meaning.formula if meaning.says else ""
+    lines = [Line(" " * column).add(text, "faint") for text in wrap_lines(formula, width - column)]
+    facts = _list_facts(meaning)
+    told = join_parts(facts, width - column)
+    if lines and lines[-1].width + 3 + told.width <= width:
+        lines[-1].add("   ").extend(told)
+        return lines
+    return [*lines, Line(" " * column).extend(told)]
+
+
+def _list_facts(meaning: Meaning) -> list[Line]:
+    """Unit, bound, name in the JSON and source."""
+    return [
+        Line("unit ", "dim").add(meaning.unit or "none"),
+        Line("bound ", "dim").add(meaning.bound or "none"),
+        Line("name ", "dim").add(meaning.name),
+        Line("from ", "dim").add(meaning.source) if meaning.source else Line(),
+    ]
+
+
 def _cut_meaning(meaning: Meaning | None, width: int) -> str:
     """What a figure says, in whole clauses; the one under the cursor is explained in full below."""
     text = "" if meaning is None else meaning.says or meaning.formula
@@ -151,14 +180,9 @@ def draw_explanation(title: str, figures: PageFigures, width: int, with_sentence
         return [Line("  as it is reported", "dim")]
     sentence = wrap_lines(meaning.says, width - 2, MEANING - 3) if with_sentence else []
     formula = wrap_lines(meaning.formula, width - 2, MEANING - 2 - len(sentence))
-    facts = [
-        Line(figures.label(title), "strong"),
-        Line("unit ", "dim").add(meaning.unit or "none"),
-        Line("bound ", "dim").add(meaning.bound or "none"),
-        Line("name ", "dim").add(meaning.name),
-    ]
-    source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
-    told = Line("  ").extend(join_parts(facts, width - 2))
+    *facts, source = _list_facts(meaning)
+    source = Line("  ").extend(source) if source.width else source
+    told = Line("  ").extend(join_parts([Line(figures.label(title), "strong"), *facts], width - 2))
     if width >= FORMULAS_FROM and told.width + source.width <= width:
         told, source = told.extend(source), Line()
     return [

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def as_of(frame: Frame) -> str:
-    """`before the stall`: of which time the figures of a run are that makes no steps now; empty: of now."""
-    return STATES[run_state(frame)].as_of
+    """`before the stall`: of which time the figures of a run are that makes no steps now; empty: of now, or
+    there are none yet."""
+    return "" if frame.group.step is None else STATES[run_state(frame)].as_of
 
 
 def waits_long(frame: Frame) -> bool:

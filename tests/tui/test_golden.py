@@ -25,6 +25,7 @@ from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, saving, straggler
 from tests.tui.fake_hosts import silent, spread
+from tests.tui.fake_start import held_up
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
 from tests.tui.pages import place_at
@@ -440,6 +441,8 @@ def test_figures_of_before_a_stall_are_marked_as_old() -> None:
         assert f"┃{words}" in text and f"step ms 26.6 p50 {words}" in text
         assert f"complete steps, {words}" in draw_frame(TROUBLES[case](), 80)
     assert "before" not in sketch(FakeSource(live()), (80, 24)) + draw_frame(live(), 80)
+    held = sketch(FakeSource(held_up()), (80, 24))
+    assert "STALLED" in held and "before the stall" not in held, "there are no figures yet"
 
 
 def test_a_narrow_header_has_the_whole_state() -> None:

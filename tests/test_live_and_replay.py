@@ -134,7 +134,7 @@ def test_nothing_is_lost(watched: Watched) -> None:
     assert end["group"]["step"] == STEPS - 1
     assert [rank["records"] for rank in end["ranks"]] == [STEPS, STEPS]
     assert [rank["lost_records"] for rank in end["ranks"]] == [0, 0]
-    assert "lost" not in watched.err
+    assert "missing" not in watched.err
 
 
 def test_the_figures_are_there(watched: Watched) -> None:

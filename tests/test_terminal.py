@@ -101,7 +101,7 @@ def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path
     last = training.wait_for("exit code 0")
     assert [f"step {step}" for step in range(0, STEPS, 100)] == re.findall(r"^step \d+$", last, re.MULTILINE)
     assert re.search(rf"{STEPS} steps, recorded in", last.replace("\n", "")), last
-    assert "lost" not in last
+    assert "missing" not in last
     screen.type("fg")  # goes on where it was stopped, and shows how things stand now
     screen.wait_for("FINISHED")
 

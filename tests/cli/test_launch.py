@@ -620,9 +620,9 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
     assert "step 190" in out
     if sign is signal.SIGKILL:
         assert "200 steps" in own_lines(err)[-1]
-        assert "lost" not in own_lines(err)[-1]
+        assert "missing" not in own_lines(err)[-1]
     else:  # another collector counts what the stopped one has not written
-        assert re.search(r"\d records? lost$", own_lines(err)[-1]), err
+        assert re.search(r"\d records? missing$", own_lines(err)[-1]), err
 
 
 @pytest.mark.slow
@@ -732,7 +732,7 @@ def test_steps_that_a_rank_took_with_it_are_counted(home: Path) -> None:
     # The last step is closed by the next forward, which never comes.
     assert frame.records + frame.lost_records == 40, done.stderr
     if frame.lost_records:
-        assert f"{counted(frame.lost_records, 'record')} lost" in own_lines(done.stderr)[-1]
+        assert f"{counted(frame.lost_records, 'record')} missing" in own_lines(done.stderr)[-1]
 
 
 @pytest.mark.parametrize(

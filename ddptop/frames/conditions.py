@@ -247,8 +247,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             sentences={
                 "passed": "the loss of {who} was NaN or infinite {when}",
                 "event": ": loss is {what} since {since}",
-                "weights": "weights of {who} are NaN or infinite since {since}",
-                "weights_event": ": weights are NaN or infinite since {since}",
+                "weights": "weights of {who} are NaN since {since}",
+                "weights_event": ": weights are NaN since {since}",
             },
             severity="critical",
             sign="▲",

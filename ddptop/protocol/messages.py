@@ -572,7 +572,7 @@ RECORDED = "recorded"
 fields of the event."""
 
 BAD_WEIGHTS = "bad_weights"
-"""Kind of an event: at the end of its training, weights of a rank are NaN or infinite."""
+"""Kind of an event: at the end of its training, weights of a rank are NaN."""
 
 IN_INITIALIZATION = "in_initialization"
 """Kind of an event: after a restart, ranks of a host have been in `init_process_group` for some time."""

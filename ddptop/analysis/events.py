@@ -411,7 +411,8 @@ def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
 
 
 def _on_bad_weights(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    note_bad_weights(state, event.rank, event.step, t_ns)
+    if event.step >= 0:  # a rank sends none before its first step
+        note_bad_weights(state, event.rank, event.step, t_ns)
 
 
 def _on_evaluated(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

@@ -91,6 +91,8 @@ def _recall_bad_loss(member: RankState, bad: BadLoss, step: int) -> None:
             step=bad.step, since_ns=bad.since_ns, last_finite_step=bad.last_finite_step
         )
     elif before is None and member.bad_loss_step is not None:
+        # Weights are read after the last step: of an earlier one a loss was read.
+        member.bad_by_weights = member.bad_by_weights and bad.step == member.bad_loss_step
         member.bad_loss_step, member.bad_loss_ns = bad.step, bad.since_ns
         member.finite_loss_step = None if bad.last_finite_step == UNKNOWN else bad.last_finite_step
 

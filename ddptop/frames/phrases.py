@@ -489,10 +489,12 @@ NOT_A_NUMBER = "nan"
 
 
 def _n_bad_losses(frame: Frame) -> int:
-    """How many ranks' losses are NaN or infinite at the frame's moment, as far as the alert knows."""
+    """How many ranks' losses are NaN or infinite at the frame's moment, as far as the alert knows. Ranks of
+    which only the weights tell do not count: their last loss was not read."""
     lasting = (alert for alert in frame.alerts if alert.kind == "nan" and alert.severity == "critical")
-    n_ranks = next((alert.evidence.get("ranks", 1) for alert in lasting), 0)
-    return n_ranks if isinstance(n_ranks, int) else 0
+    evidence = next((alert.evidence for alert in lasting), {"ranks": 0})
+    n_ranks, n_by_weights = evidence.get("ranks", 1), evidence.get("by_weights", 0)
+    return n_ranks - n_by_weights if isinstance(n_ranks, int) and isinstance(n_by_weights, int) else 0
 
 
 def mean_loss_phrase(frame: Frame) -> str:

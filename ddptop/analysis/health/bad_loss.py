@@ -51,9 +51,12 @@ class _FirstBegin(NamedTuple):
     last_finite_step: int
     who: str
 
-    def evidence(self, n_ranks: int) -> dict[str, Scalar]:
-        """What the alert knows beside its rank and step."""
+    def evidence(self, n_ranks: int, n_by_weights: int = 0) -> dict[str, Scalar]:
+        """What the alert knows beside its rank and step. `n_by_weights`: of how many of the ranks no bad loss
+        was read."""
         evidence: dict[str, Scalar] = {"ranks": n_ranks}
+        if n_by_weights:
+            evidence["by_weights"] = n_by_weights
         if self.last_finite_step != UNKNOWN:
             evidence["last_finite_step"] = self.last_finite_step
         return evidence
@@ -77,10 +80,12 @@ def _alert_of_bad_loss(state: RunState, now_ns: int) -> Alert | None:
     if is_new and _may_follow(state, bad_ranks, first.step):
         return None
     since = begin_phrase(first.step, first.last_finite_step)
-    by_weights = all(state.ranks[rank].bad_by_weights for rank in bad_ranks)
-    message = say("nan", "weights" if by_weights else "", who=first.who, since=since)
+    n_by_weights = sum(state.ranks[rank].bad_by_weights for rank in bad_ranks)
+    case = "weights" if n_by_weights == len(begins) else ""
+    message = say("nan", case, who=first.who, since=since)
     since_s = state.unix_s(first.since_ns)
-    return Alert.declared("nan", first.rank, first.step, since_s, message, first.evidence(len(begins)))
+    evidence = first.evidence(len(begins), n_by_weights)
+    return Alert.declared("nan", first.rank, first.step, since_s, message, evidence)
 
 
 def _may_follow(state: RunState, bad_ranks: Sequence[int], step: int) -> bool:
@@ -162,13 +167,18 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
     rank_state = state.ranks[rank]
     finite_step = rank_state.finite_loss_step
     last_finite_step = UNKNOWN if finite_step is None else finite_step
+    bad_step, by_weights = rank_state.bad_loss_step, rank_state.bad_by_weights
     if isfinite(loss):
-        if rank_state.bad_loss_step is not None:
-            begin = rank_state.bad_loss_step, rank_state.bad_loss_ns
+        if bad_step is not None and by_weights and step <= bad_step:
+            # What a rank says of its weights may arrive before its last steps.
+            rank_state.finite_loss_step = max(last_finite_step, min(step, bad_step - 1))
+            return
+        if bad_step is not None and not by_weights:  # else another model is trained now
+            begin = bad_step, rank_state.bad_loss_ns
             rank_state.bad_loss_before = PassedLoss(*begin, step, t_ns, last_finite_step)
         rank_state.bad_loss_step, rank_state.bad_by_weights = None, False
         rank_state.finite_loss_step = step
-    elif rank_state.bad_loss_step is None:
+    elif bad_step is None:
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
         text = say("nan", "event", what=what, since=begin_phrase(step, last_finite_step))
@@ -176,8 +186,8 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
 
 
 def note_bad_weights(state: RunState, rank: int, step: int, t_ns: int) -> None:
-    """Note that a rank's weights were no finite numbers after `step`, the last one of its training: a loss
-    before was none, unless such a loss was read."""
+    """Note that a rank's weights were NaN after `step`, the last one of its training, unless it is known by
+    a loss."""
     rank_state = state.ranks[rank]
     if rank_state.bad_loss_step is not None:
         return

@@ -120,9 +120,9 @@ class Heat:
 
     def is_like(self, newer: Heat) -> bool:
         """Whether newer values are of the same figure and rows, of later steps, and not far more of them."""
-        mine, other = ((heat.figure, heat.first, heat.count, heat.rows) for heat in (self, newer))
+        rows, newer_rows = ((heat.figure, heat.first, heat.count, heat.rows) for heat in (self, newer))
         is_later = self.steps[-1] <= newer.steps[-1]
-        return mine == other and is_later and len(newer.steps) <= 2 * len(self.steps)
+        return rows == newer_rows and is_later and len(newer.steps) <= 2 * len(self.steps)
 
 
 HEAT_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat) if how.by_step)

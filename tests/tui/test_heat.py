@@ -26,7 +26,10 @@ ALL = SIZES | TINY
 @pytest.mark.parametrize("size", ALL)
 @pytest.mark.parametrize("world", [4, 4096])
 def test_ranks_and_steps(world: int, size: str) -> None:
-    place = place_at("heat", heat=HeatState(figure="data", column=3))
+    place = place_at("heat", heat=HeatState(figure="data"))
+    page(straggler(world), place, ALL[size])
+    place.heat.move(0, -1_000)
+    place.heat.move(0, 3)
     check(f"cells-steps-{world}-{size}", page(straggler(world), place, ALL[size]))
 
 
@@ -46,7 +49,9 @@ def test_whatever_the_run_is_like(case: str) -> None:
 
 def test_ascii() -> None:
     for hosts in (False, True):
-        place = place_at("heat", heat=HeatState(figure="data", hosts=hosts, column=0))
+        place = place_at("heat", heat=HeatState(figure="data", hosts=hosts))
+        page(straggler(64), place, (80, 24))
+        place.heat.move(0, -1_000)
         text = page(straggler(64), place, (80, 24), plain=True)
         assert text.isascii()
         check(f"cells-ascii-{'hosts' if hosts else 'steps'}-80x24", text)
@@ -70,25 +75,42 @@ def test_missing_steps_are_left_out_and_marked_on_the_axis() -> None:
 
 
 def test_steps_run_from_left_to_right_and_a_full_map_scrolls() -> None:
-    before = 0
     for newest in range(200):
         columns = arrange_columns(range(newest + 1), n_columns=20, steps_per_column=3)
         assert columns.places == tuple(range(columns.places[-1] + 1)), "in order, without a gap"
-        assert columns.begin - before in (0, 1) and columns.places[-1] == min(newest // 3, 19)
-        assert columns.begin * 3 == columns.steps[0][0]
-        assert columns.steps[-1][1] == newest
+        assert columns.places[-1] == min(newest // 3, 19)
+        assert columns.steps[0][0] == 3 * max(0, newest // 3 - 19) and columns.steps[-1][1] == newest
         assert columns.edges[-1] - columns.edges[0] == 1 + newest - columns.steps[0][0]
-        before = columns.begin
     restarted = arrange_columns((*range(50, 90), *range(10, 14)), n_columns=20, steps_per_column=1)
     assert restarted.places == (10, 11, 12, 13), "earlier steps are another restart's"
 
 
-def test_the_cursor_stays_on_its_step_when_the_map_scrolls() -> None:
-    state = HeatState(column=9, begin=4)
-    state.scroll_to(6)
-    assert state.column == 7
-    state.scroll_to(20)
-    assert state.column == -1, "its step is no longer shown: it is on the newest"
+def test_the_cursor_stays_on_its_step_whatever_a_column_stands_for() -> None:
+    """The map scrolls, columns get more steps, and a metric is known in every 16th step only."""
+    place = place_at("heat")
+
+    def draw(*steps: int, step_ms: float = 100.0) -> str:
+        """The line of the cursor, two steps a column; fewer of slower steps."""
+        frame = fake_views.with_wanted(straggler(), f"heat {place.heat.figure} 16 {len(steps)}")
+        assert frame.heat is not None
+        group, heat = replace(frame.group, step_ms_p50=step_ms), replace(frame.heat, steps=steps)
+        place.heat.followed, place.heat.steps_per_column = None, 0
+        text = page(replace(frame, group=group, heat=heat), place, (80, 24))
+        return text.splitlines()[-4]
+
+    draw(*range(100, 200))
+    place.heat.point_at(40)
+    assert "steps 180 to 181 " in draw(*range(100, 200))
+    assert "steps 180 to 181 " in draw(*range(120, 220)), "scrolled"
+    assert "step 180 " in draw(*range(120, 220), step_ms=200.0)
+    assert "steps 180 to 183 " in draw(*range(120, 220), step_ms=46.0)
+    place.heat.next_figure(1)
+    assert "step 176 " in draw(*range(16, 224, 16))
+    assert "step 176 " in draw(*range(16, 192, 16)), "the newest one that is known"
+    assert "steps 180 to 181 " in draw(*range(100, 200)), "it has not followed the newest"
+    assert "steps 318 to 319 " in draw(*range(220, 320)), "its step has scrolled away"
+    place.heat.step = 20_000
+    assert "steps 318 to 319 " in draw(*range(220, 320)), "a step of before a restart"
 
 
 def test_a_cell_of_several_steps_shows_the_worst_of_them_and_whose_it_is() -> None:
@@ -205,12 +227,12 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
     grid = state.grid
     assert grid is not None
     state.move(0, -1)
-    assert state.column == grid.order[-2]
+    assert state.step == grid.first_steps[-2]
     state.move(0, 1)
-    assert state.column == -1
+    assert state.step is None
     state.move(0, -1_000)
-    assert state.column == grid.order[0], "the oldest step"
-    assert state.click(grid.left, grid.top + 4) and state.column == 0
+    assert state.step == grid.first_steps[0], "the oldest step"
+    assert state.click(grid.left + 2, grid.top + 4) and state.step == grid.first_steps[2]
     assert state.row == 1  # rows are three lines tall here
     young = fake_views.with_wanted(straggler(), "heat excess 16 10")
     assert young.heat is not None
@@ -233,6 +255,17 @@ def test_the_map_of_a_run_that_goes_on_is_drawn_anew_every_two_seconds() -> None
     assert state.follow(later, 102.0, is_live=False) is later, "as each step of a recording"
     assert state.follow(frame.heat, 102.1, is_live=True) is frame.heat, "a restart"
     assert state.follow(later, 104.2, is_live=True) is later
+
+
+def test_the_map_of_a_frozen_screen_is_that_of_its_frame() -> None:
+    frame = fake_views.with_wanted(straggler(), "heat excess 16 40")
+    assert frame.heat is not None
+    newest = frame.heat.steps[-1]
+    later = replace(frame.heat, steps=tuple(step + 4 for step in frame.heat.steps))
+    place = place_at("heat")
+    assert f"{newest:,}" in page(frame, place, (80, 24))
+    assert f"{newest:,}" in page(replace(frame, heat=later), place, (80, 24)), "within two seconds"
+    assert f"{newest + 4:,}" in page(replace(frame, heat=later), place, (80, 24), frozen=True)
 
 
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:

@@ -129,7 +129,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int, *, la
         value,
         ranks,
         state.row,
-        max(0, state.column),
+        state.column,
         folded=folded,
         gravest=state.gravest(),
     )
@@ -332,7 +332,6 @@ class StepMap(NamedTuple):
         # A frame may still have a map for a taller screen, until the next one comes.
         rows = min(len(heat.rows) - 1, n_rows)
         columns = arrange_columns(heat.steps, state.width, state.steps_per_column)
-        state.scroll_to(columns.begin)
         small_is_bad = heat_figures.METRICS[heat.figure].small_is_bad
         return cls(columns, *fold_steps(heat, columns, rows, worst_is_least=small_is_bad))
 
@@ -364,13 +363,14 @@ def _draw_steps(
         ),
         gravest=tuple(scene.gravest(range(first, stop)) for first, stop in folds),
         order=shown.columns.places,
+        first_steps=tuple(first for first, _ in shown.columns.steps),
     )
     state.grid = grid
     if state.sought is not None:
         sought, state.sought = state.sought, None
         state.row = next((i for i, (first, stop) in enumerate(folds) if first <= sought < stop), state.row)
     state.settle()
-    chosen = state.column if state.column >= 0 else grid.newest
+    chosen = grid.order[grid.find_place(state.step)]
     lines = [_draw_axis(shown.columns, chosen, room.label, n_columns)] if room.has_axis else []
     if room.has_axis and room.side:
         lines[0].pad(room.label + 4 + n_columns).add("  worst", "dim")
@@ -555,7 +555,9 @@ class HeatView(View):
         group, heat = scene.frame.group, scene.frame.heat
         if heat is not None and heat.steps:
             goes_on = scene.frame.playback is None and scene.frame.run.state == "live"
-            heat = state.follow(heat, scene.frame.unix_s, is_live=goes_on)
+            heat = state.follow(heat, scene.frame.unix_s, is_live=goes_on and not scene.frozen)
+            if state.step is not None and state.step > (group.step or 0):
+                state.step = None  # of before a restart, or a later one of the recording
         distance = 1 if heat is None else find_usual_distance(heat.steps)
         state.steps_per_column = choose_steps_per_column(
             state.width,

@@ -41,8 +41,6 @@ class HeatColumns:
     """First and last step of each."""
     after_hole: frozenset[int]
     """Places of columns in which steps begin after some that are missing."""
-    begin: int
-    """The number of the leftmost column on the map, counted from step 0."""
 
 
 def find_usual_distance(steps: Sequence[int] | Indices) -> int:
@@ -84,7 +82,6 @@ def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int)
         edges=edges,
         steps=tuple(zip(numbers[begins].tolist(), numbers[edges[1:] - 1].tolist(), strict=True)),
         after_hole=frozenset(places[holes[holes >= first]].tolist()),
-        begin=begin,
     )
 
 

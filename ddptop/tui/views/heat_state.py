@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 from ddptop.frames.figures import figures_shown
+from ddptop.tui.views.timeline_state import FOLLOWED_S
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Heat
     from ddptop.tui.views.heat_shades import Shades
-
-FOLLOWED_S = 2.0
-"""Seconds between two pictures of the newest steps, as in the timeline."""
 
 NOW_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat))
 """Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
@@ -43,11 +42,12 @@ class Grid:
     """The rank with the worst state in each row; None: all are well."""
     order: tuple[int, ...] = ()
     """The columns that have a step, in the order of their steps; empty: columns are local ranks."""
+    first_steps: tuple[int, ...] = ()
+    """The first step of each of these."""
 
-    @property
-    def newest(self) -> int:
-        """The column of the newest step."""
-        return self.order[-1] if self.order else self.columns - 1
+    def find_place(self, step: int | None) -> int:
+        """Index in `order` of the column of a step, or of the last one before it; None: the newest step."""
+        return len(self.order) - 1 if step is None else max(0, bisect_right(self.first_steps, step) - 1)
 
 
 @dataclass
@@ -58,8 +58,10 @@ class HeatState:
     hosts: bool = False
     """Hosts x local ranks, as they are now; otherwise ranks x recent steps."""
     row: int = 0
-    column: int = -1
-    """-1: the newest step, which stays the newest as steps come."""
+    column: int = 0
+    """The local rank of the cursor in the map of hosts."""
+    step: int | None = None
+    """The step of the cursor in the map of steps; None: the newest one, also when further steps come."""
     inside: list[tuple[int, int]] = field(default_factory=list)
     """Ranks (first, count) that were unfolded, one within the other."""
     height: int = 16
@@ -71,8 +73,6 @@ class HeatState:
     """The newest values of ranks x recent steps when they were taken over, which stay for a while."""
     followed_at_s: float = 0.0
     """When that was, in seconds since 1970."""
-    begin: int = 0
-    """The number of the leftmost column in the last picture of ranks x recent steps."""
     shades: tuple[tuple[object, ...], Shades] | None = field(default=None, repr=False)
     """What the shades of the last picture were for, and these shades."""
     grid: Grid | None = None
@@ -123,7 +123,7 @@ class HeatState:
         """Switch to the other shape."""
         self.hosts = not self.hosts
         # A cell of one shape has no counterpart in the other.
-        self.row, self.column, self.inside = 0, 0 if self.hosts else -1, []
+        self.row, self.column, self.step, self.inside = 0, 0, None, []
         if self.figure not in self.figures:
             self.figure = self.figures[0]
 
@@ -137,12 +137,11 @@ class HeatState:
             self.settle()
             return
         if grid.order:
-            before = grid.order.index(self.column) if self.column in grid.order else len(grid.order) - 1
-            self.point_at_column(grid.order[min(max(before + columns, 0), len(grid.order) - 1)])
+            self.point_at(min(max(grid.find_place(self.step) + columns, 0), len(grid.order) - 1))
             self.settle()
             return
         last = max(0, grid.columns - 1)
-        column = (last if self.column < 0 else min(self.column, last)) + columns
+        column = min(self.column, last) + columns
         if grid.lines and column > last and self.row + grid.lines < grid.rows:
             self.row, column = self.row + grid.lines, 0
         elif grid.lines and column < 0 <= self.row - grid.lines:
@@ -152,37 +151,33 @@ class HeatState:
 
     def follow(self, newest: Heat, now_s: float, *, is_live: bool) -> Heat:
         """The values to draw: of a run that goes on new ones every FOLLOWED_S, or where others are wanted."""
-        held, is_fresh = self.followed, 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
-        if held is not None and is_live and is_fresh and held.is_like(newest):
-            return held
+        followed, is_fresh = self.followed, 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
+        if followed is not None and is_live and is_fresh and followed.is_like(newest):
+            return followed
         self.followed, self.followed_at_s = newest, now_s
         return newest
 
-    def scroll_to(self, begin: int) -> None:
-        """Make this the number of the leftmost column; the cursor stays on its steps while they are shown."""
-        if self.column >= 0:
-            self.column = max(-1, self.column - (begin - self.begin))
-        self.begin = begin
-
-    def point_at_column(self, column: int) -> None:
-        """Move the cursor to a column. From that of the newest step on it follows the newest step."""
+    def point_at(self, place: int) -> None:
+        """Move the cursor to a column of the map of steps, by its index in `Grid.order`. On the column of the
+        newest step it follows the newest step."""
         grid = self.grid
-        self.column = -1 if grid is not None and grid.order and column == grid.newest else column
+        if grid is not None:
+            self.step = None if place == len(grid.order) - 1 else grid.first_steps[place]
 
     def settle(self) -> None:
         """Keep the cursor on the map, whatever its size is now."""
         if self.grid is not None:
             self.row = min(max(self.row, 0), max(0, self.grid.rows - 1))
-            self.column = min(self.column, self.grid.columns - 1)
-            if self.grid.order and self.column not in self.grid.order:
-                self.column = -1  # the step that it was on is no longer shown
+            self.column = min(self.column, max(0, self.grid.columns - 1))
+            if self.grid.order and self.step is not None and self.step < self.grid.first_steps[0]:
+                self.step = None  # it has scrolled away
 
     def cell(self) -> int | None:
         """Place of the cell under the cursor, row by row."""
         grid = self.grid
         if grid is None or not grid.rows or not grid.columns:
             return None
-        column = grid.newest if self.column < 0 else min(self.column, grid.columns - 1)
+        column = grid.order[grid.find_place(self.step)] if grid.order else min(self.column, grid.columns - 1)
         return min(self.row, grid.rows - 1) * grid.columns + column
 
     def rank(self) -> int | None:
@@ -233,7 +228,10 @@ class HeatState:
         if grid.order and column not in grid.order:
             return False
         self.row = row
-        self.point_at_column(column)
+        if grid.order:
+            self.point_at(grid.order.index(column))
+        else:
+            self.column = column
         return True
 
     def request(self) -> str:

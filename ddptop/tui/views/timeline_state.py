@@ -15,7 +15,7 @@ MAX_ZOOM = 12
 
 
 FOLLOWED_S = 2.0
-"""Seconds between two steps of a live run that is followed."""
+"""Seconds between two pictures of the newest steps of a live run, in the timeline and the heat map."""
 
 
 @dataclass

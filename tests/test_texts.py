@@ -35,6 +35,7 @@ LONG_PAGES = {
 
 BANNED = {
     r"lost to skew": "waiting for slower ranks costs",
+    r"records lost": "records missing",
     r"no (?:consistent )?straggler\b": "no rank is (consistently) slow",
     r"(?:^|(?<=[.:;] ))Where (?!to |it |they |things |time |each |ddptop )": "If",
     r"\b(?:is|are|was|were) to be\b": "must be, is",

@@ -175,7 +175,10 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     )
     taken_pct = frame.overhead.taken_pct
     cost = () if taken_pct is None else (MetricSample(taken_pct * PCT),)
-    yield Family("overhead", "ratio", "Share of the step that ddptop costs the worst rank", cost)
+    help_text = (
+        "Share of the step that ddptop takes: measured, or until that is known counted on the worst rank"
+    )
+    yield Family("overhead", "ratio", help_text, cost)
 
 
 def _of_straggler(frame: Frame) -> Iterator[Family]:

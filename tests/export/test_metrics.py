@@ -163,3 +163,5 @@ def test_the_overhead_is_the_one_that_the_screen_shows(frame: Frame) -> None:
         found = values(replace(frame, overhead=overhead))["overhead"]
         assert found == {(): pytest.approx(pct / 100)}
         assert overhead.phrase.startswith(f"{pct}%")
+    family = next(one for one in metric_families(frame) if one.name == "overhead")
+    assert "measured, or until that is known counted on the worst rank" in family.help

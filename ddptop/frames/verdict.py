@@ -327,12 +327,14 @@ def _judge_without_straggler(frame: Frame) -> Verdict:
     pct, judged = data_pct_of_all(frame), _no_straggler(frame)
     if pct is None:
         return judged
-    loads = data_loading_phrase(pct, frame.run.world_size)
+    loading_clause = data_loading_phrase(pct, frame.run.world_size)
     is_judged = judged.kind in NO_RANK_FLAGGED and judged.kind not in ("suspect", "recovered")
     if not is_judged or not costs_more_than_waiting(pct, shown_cost_pct(frame)):
-        return _no_straggler(frame, loads)
+        return _no_straggler(frame, loading_clause)
     detail = _join_clauses(judged.sentence, judged.detail)
-    return Verdict("data_bound", sign_of_data_loading(pct), loads, detail, data_loading_phrase(pct, None))
+    return Verdict(
+        "data_bound", sign_of_data_loading(pct), loading_clause, detail, data_loading_phrase(pct, None)
+    )
 
 
 def _join_clauses(*clauses: str) -> str:
@@ -407,9 +409,9 @@ def _as_ascii(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def _no_straggler(frame: Frame, loads: str = "") -> Verdict:
-    """No straggler is flagged: the ranks are even, or their arrivals cannot be compared. `loads`: for how
-    long all ranks load data, if that is to be said below; empty: it is not."""
+def _no_straggler(frame: Frame, loading_clause: str = "") -> Verdict:
+    """No straggler is flagged: the ranks are even, or their arrivals cannot be compared. `loading_clause`:
+    for how long all ranks load data, if that is to be said below; empty: it is not."""
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
@@ -422,18 +424,18 @@ def _no_straggler(frame: Frame, loads: str = "") -> Verdict:
         detail = next((alert.message for alert in frame.alerts if alert.kind == "preflight"), detail)
         return Verdict("starting", "busy", sentence, detail)
     if run.world_size == 1:
-        return Verdict("alone", "good", ONE_RANK, _join_clauses(loads, step_line(frame)))
+        return Verdict("alone", "good", ONE_RANK, _join_clauses(loading_clause, step_line(frame)))
     if hides_waiting(run) and frame.suspect is None:
-        return _judge_outside(frame, loads)
+        return _judge_outside(frame, loading_clause)
     if compares_own_times(frame) and group.no_straggler_ms is not None:
-        return _judge_skew(frame, loads)  # own times are durations: clocks play no part
+        return _judge_skew(frame, loading_clause)  # own times are durations: clocks play no part
     if compares_own_times(frame) and group.window_steps < WINDOW:
-        return _too_early(frame, loads)
+        return _too_early(frame, loading_clause)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
-        return Verdict("clocks", "doubt", sentence, _join_clauses(loads, step_line(frame)))
+        return Verdict("clocks", "doubt", sentence, _join_clauses(loading_clause, step_line(frame)))
     if group.clock_free:
-        detail = _join_clauses(loads, step_line(frame))
+        detail = _join_clauses(loading_clause, step_line(frame))
         return Verdict("clocks", "doubt", _describe_clock_error(frame), detail)
     if group.no_straggler_ms is None:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
@@ -441,9 +443,9 @@ def _no_straggler(frame: Frame, loads: str = "") -> Verdict:
         often += f"{', ' if often else ': '}{why}" if why else ""
         brief = "too few timed buckets yet"
         sentence = f"{brief} to compare the ranks{often}"
-        detail = _join_clauses(loads, step_line(frame))
+        detail = _join_clauses(loading_clause, step_line(frame))
         return Verdict("little_detail", "busy", sentence, detail, brief)
-    return _judge_skew(frame, loads)
+    return _judge_skew(frame, loading_clause)
 
 
 def compares_own_times(frame: Frame) -> bool:
@@ -451,11 +453,11 @@ def compares_own_times(frame: Frame) -> bool:
     return int(frame.ranks.compared.sum()) > 1
 
 
-def _too_early(frame: Frame, loads: str) -> Verdict:
+def _too_early(frame: Frame, loading_clause: str) -> Verdict:
     """Own times are known, but of too few steps to compare the ranks."""
     n_steps = min(frame.group.window_steps, FEW_STEPS)
     sentence = f"measuring: {n_steps} of {FEW_STEPS} steps, too few to compare the ranks"
-    return Verdict("little_detail", "busy", sentence, _join_clauses(loads, step_line(frame)))
+    return Verdict("little_detail", "busy", sentence, _join_clauses(loading_clause, step_line(frame)))
 
 
 AGREES = 0.5
@@ -467,28 +469,28 @@ FEW_STEPS = 64
 takes the longest."""
 
 
-def _judge_skew(frame: Frame, loads: str) -> Verdict:
+def _judge_skew(frame: Frame, loading_clause: str) -> Verdict:
     """What is said of the ranks, and below it what cannot be told of a training without DDP."""
-    judged, limits = _judge_cost(frame, loads), limits_phrase(frame.run)
+    judged, limits = _judge_cost(frame, loading_clause), limits_phrase(frame.run)
     if not limits or frame.run.training not in SHARDED:
         return judged
     return replace(judged, detail=f"{limits} · {judged.detail}" if judged.detail else limits)
 
 
-def _judge_outside(frame: Frame, loads: str) -> Verdict:
+def _judge_outside(frame: Frame, loading_clause: str) -> Verdict:
     """No rank is flagged, and in forward and backward none could be."""
     sentence, few = "no rank is slow outside forward and backward", frame.group.window_steps < FEW_STEPS
     if few:
         sentence += f" in {frame.group.window_steps} steps so far"
-    detail = _join_clauses(loads, limits_phrase(frame.run), step_line(frame))
+    detail = _join_clauses(loading_clause, limits_phrase(frame.run), step_line(frame))
     return Verdict("little_detail" if few else "even", "busy" if few else "good", sentence, detail)
 
 
-def _judge_cost(frame: Frame, loads: str) -> Verdict:
+def _judge_cost(frame: Frame, loading_clause: str) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
     lost, brief = skew_phrase(cost, error), skew_phrase(cost, error, short=True)
-    detail = _join_clauses(loads, step_line(frame))
+    detail = _join_clauses(loading_clause, step_line(frame))
     late = frame.suspect
     if late is not None:
         sentence = suspect_phrase(late, on_hosts(frame, (late.rank,)))
@@ -521,9 +523,9 @@ def _judge_cost(frame: Frame, loads: str) -> Verdict:
         reason = f"most of it for rank {most.rank} {ledger_place_phrase(most.place)}"
         # What the remedy is about comes first: `next_action` has one of what a rank does alone.
         if most.place in PLACES_ALONE:
-            detail = _join_clauses(reason, loads, step_line(frame))
+            detail = _join_clauses(reason, loading_clause, step_line(frame))
         else:
-            detail = _join_clauses(loads, reason, step_line(frame))
+            detail = _join_clauses(loading_clause, reason, step_line(frame))
     return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
 
 

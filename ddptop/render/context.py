@@ -106,7 +106,9 @@ class RenderContext:
         """The ranks whose process a signal has stopped (SIGSTOP)."""
         positions = self.frame.stall.positions if self.frame.stall is not None else ()
         ranks = {position.rank for position in positions if position.process == "stopped"}
-        return frozenset(ranks.union(*(do.ranks for do in self.frame.activities if do.kind == "stopped")))
+        return frozenset(
+            ranks.union(*(activity.ranks for activity in self.frame.activities if activity.kind == "stopped"))
+        )
 
     def state_word(self, rank: int) -> str:
         """The state of a rank in a word. One that has not reported is `missing`. Those that only wait in a

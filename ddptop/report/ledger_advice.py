@@ -190,8 +190,8 @@ def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]
             report, "persistent_workers", ALONE_REMEDIES["first_batch"], because, "first_batch", of_run
         )
     if (data_pct := ledger.data_pct_of_all) is not None:
-        loads = data_loading_phrase(data_pct, len(ledger.ranks.elapsed_s))
-        because = f"{loads}: {format_seconds(of_run['data'])}"
+        loading_clause = data_loading_phrase(data_pct, len(ledger.ranks.elapsed_s))
+        because = f"{loading_clause}: {format_seconds(of_run['data'])}"
         yield _suggest_for_class(report, "data_workers", MORE_WORKERS, because, "data", of_run)
     if is_worth("compiling"):
         because = f"every rank compiles after its first step: {share_phrase('compiling')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +12,25 @@ from ddptop.analysis.ledger.recorded import STEPS_APART, pack_ledger
 from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.history import BIN_STEPS, COLUMNS
-from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, join_pieces, pick_points
+from ddptop.recording.format import MAX_RAW
+from ddptop.recording.history import (
+    GROUP,
+    POINTS,
+    HistoryPiece,
+    PastEvent,
+    join_pieces,
+    pack_piece,
+    pick_points,
+)
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
 
 MOST_COARSE = 64
 """Most GROUPs in one point, 4,096 steps: the history in memory has more steps as points of their own."""
+
+LENGTH_BYTES = 5
+"""What msgpack puts before the sums of the ledger."""
 
 LOST = "lost_records"
 """Kind of the replay mark at a point by which records were lost."""
@@ -67,18 +80,19 @@ class NewHistory:
         marks = self._new_marks(float(columns["time_s"][-1]))
         excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
         self._excess_s = excess.end_s
-        return HistoryPiece(
+        piece = HistoryPiece(
             join_pieces(groups),
             np.asarray(best, np.float64),
             marks,
             self._new_events(),
             excess[1:],
             known_since_start(reducer.state),
-            self._take_ledger(),
         )
+        return replace(piece, ledger=self._take_ledger(MAX_RAW - len(pack_piece(piece)) - LENGTH_BYTES))
 
-    def _take_ledger(self) -> bytes | None:
-        """The sums of the ledger; None: not known, or too early to write those of all ranks again."""
+    def _take_ledger(self, room: int) -> bytes | None:
+        """The sums of the ledger, in at most `room` bytes; None: not known, too large, or too early to write
+        those of all ranks again."""
         state = self._reducer.state
         # Steps that wait for their evaluation are not in the sums yet.
         state.settle()
@@ -86,6 +100,10 @@ class NewHistory:
         if not ledger.is_known or ledger.n_steps < self._ledger_steps + STEPS_APART:
             return None
         packed = pack_ledger(ledger, self._ledger_bin)
+        if len(packed) > room:
+            packed = pack_ledger(ledger, self._ledger_bin, with_heartbeats=False)
+        if len(packed) > room:
+            return None
         self._ledger_steps = ledger.n_steps
         if ledger.recent_bins:
             self._ledger_bin = ledger.recent_bins[-1].number

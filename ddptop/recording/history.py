@@ -82,8 +82,8 @@ class HistoryPiece:
     known."""
 
 
-def history_payload(past: HistoryPiece) -> bytes:
-    """Payload of a HISTORY frame."""
+def pack_piece(past: HistoryPiece) -> bytes:
+    """The content of a HISTORY frame: readers take at most MAX_RAW bytes of it."""
     columns = [past.points[name].astype("<f8").tobytes() for name in WIDE]
     columns += [past.points[name].astype("<f4").tobytes() for name in NARROW]
     best = past.best_ms.astype("<f4").tobytes()
@@ -100,7 +100,14 @@ def history_payload(past: HistoryPiece) -> bytes:
                 content.append(pack_since_start(past.since_start))
                 if past.ledger is not None:
                     content.append(past.ledger)
-    return zlib.compress(msgpack.packb(content), 1)
+    packed: bytes = msgpack.packb(content)
+    return packed
+
+
+def history_payload(past: HistoryPiece) -> bytes | None:
+    """Payload of a HISTORY frame; None: no reader would take so much."""
+    packed = pack_piece(past)
+    return zlib.compress(packed, 1) if len(packed) <= MAX_RAW else None
 
 
 def unpack_piece(payload: bytes) -> tuple[HistoryPiece, int]:

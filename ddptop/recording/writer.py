@@ -450,7 +450,9 @@ class Writer:
             from ddptop.recording.history import history_payload
 
             payload = history_payload(past)
-            if len(payload) <= MAX_PAYLOAD and self._leaves_end_room(len(payload)):
+            if payload is None or len(payload) > MAX_PAYLOAD:
+                return
+            if self._leaves_end_room(len(payload)):
                 self._write_frame(HISTORY, payload)
 
     def _record_thinning(self, now_ns: int) -> None:

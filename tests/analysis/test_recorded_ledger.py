@@ -7,7 +7,7 @@ import random
 import msgpack
 import pytest
 
-from ddptop.analysis.ledger.recorded import VERSION, pack_ledger, resume_ledger
+from ddptop.analysis.ledger.recorded import VERSION, VERSION_LENGTHS, pack_ledger, resume_ledger
 from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import known_since_start
@@ -102,7 +102,7 @@ def test_where_a_piece_between_is_missing_there_is_no_ledger() -> None:
     assert resumed(only_later) is None
 
 
-@pytest.mark.parametrize("place", range(11))
+@pytest.mark.parametrize("place", range(VERSION_LENGTHS[VERSION]))
 def test_what_nobody_has_packed_so_is_refused(place: int) -> None:
     world = World(2, own=True)
     reducer = begun(world)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from ddptop.analysis.ledger.recorded import MARKS_THE_END, VERSION, pack_ledger, resume_ledger
 from ddptop.analysis.ledger.sums import NO_BIN
+from ddptop.analysis.ledger.witnesses import LEAST_MOST_BEATS, STEP, Heartbeats
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.ledger import Ledger
-from ddptop.protocol.messages import Activity, Phase, Received
+from ddptop.protocol.messages import Activity, Phase, Progress, Received
 from ddptop.training.shadow import next_recorded
 from tests.analysis.test_ledger import assert_adds_up, ledger_of, saved, shadowed
 from tests.analysis.test_left_out_dear import EVERY, begun, left_out_steps, settings_of
@@ -126,6 +130,11 @@ def test_data_loading_is_named() -> None:
             id="all are in backward, waiting or not",
         ),
         pytest.param(lambda rank, step: waits(rank, step) | {"sequence": -1}, range(3), id="without numbers"),
+        pytest.param(
+            lambda rank, step: waits(rank, step) | ({} if rank else {"activity": Activity.AFTER_OPTIMIZER}),
+            range(3),
+            id="the place is not of the stack, and the rank may load data",
+        ),
     ],
 )
 def test_where_heartbeats_do_not_agree_the_step_stays_not_known(
@@ -166,7 +175,7 @@ def test_recorded_sums_keep_the_heartbeats_of_the_running_step() -> None:
     )
     feed_together(reducer, messages[: last_beat + 1])
     reducer.state.settle()
-    assert reducer.state.ledger.heartbeats.columns.shape[1] == 6
+    assert reducer.state.ledger.heartbeats.columns().shape[1] == 6
     piece = known_since_start(reducer.state), pack_ledger(reducer.state.ledger, NO_BIN)
     again = Reducer(tail=True)
     assert resume_ledger(again.state.ledger, [piece])
@@ -175,6 +184,58 @@ def test_recorded_sums_keep_the_heartbeats_of_the_running_step() -> None:
         feed_together(each, messages[last_beat + 1 :])
     assert ledger_of(world, reducer).ranks.unknown_s.max() < 0.2
     assert repr(ledger_of(world, again)) == repr(ledger_of(world, reducer))
+
+
+def test_of_a_run_that_hangs_few_heartbeats_are_kept_and_tell_all() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    messages = messages_with_beats(world, waits)
+    beats = [place for place, received in enumerate(messages) if isinstance(received.message, Progress)]
+    first_of_last_step, last = beats[-6], beats[-1]
+    hanging = messages[first_of_last_step : last + 1]
+    feed_together(reducer, messages[:first_of_last_step])
+    for at in range(1000):
+        between = [
+            received._replace(message=replace(received.message, t_ns=received.message.t_ns + at))  # type: ignore[union-attr, type-var]
+            for received in hanging[:3]
+        ]
+        feed_together(reducer, between)
+    reducer.state.settle()
+    assert reducer.state.ledger.heartbeats.columns().shape[1] == 6
+    feed_together(reducer, messages[first_of_last_step:])
+    assert ledger_of(world, reducer).ranks.unknown_s.max() < 0.2
+
+
+class TakenBeats(NamedTuple):
+    """Readings of heartbeats."""
+
+    columns: dict[str, np.ndarray]
+
+    def field(self, name: str) -> np.ndarray:
+        """One of their fields."""
+        return self.columns[name]
+
+
+def take_beats(heartbeats: Heartbeats, step: int, phases: Sequence[int]) -> None:
+    """Of rank 0, one in each of these phases."""
+    one_each = np.ones(len(phases), np.int64)
+    columns = {"t_ns": (1 + step) * 10**10 * one_each, "since_ns": one_each, "sequence": one_each}
+    columns |= {"step": step * one_each, "phase": np.asarray(phases), "activity": 0 * one_each}
+    heartbeats.take(0 * one_each, TakenBeats(columns))  # type: ignore[arg-type]
+
+
+def test_of_a_step_of_which_too_much_is_told_nothing_is_kept() -> None:
+    """What came first is not dropped alone: the rest might agree."""
+    heartbeats = Heartbeats()
+    take_beats(heartbeats, 7, range(LEAST_MOST_BEATS))
+    take_beats(heartbeats, 8, range(2))
+    assert {*heartbeats.columns()[STEP].tolist()} == {8}
+    take_beats(heartbeats, 7, range(2))
+    take_beats(heartbeats, 9, range(2))
+    assert {*heartbeats.columns()[STEP].tolist()} == {8, 9}
+    heartbeats.forget()
+    take_beats(heartbeats, 0, range(2))
+    assert {*heartbeats.columns()[STEP].tolist()} == {0}, "after a restart steps begin again"
 
 
 def test_a_save_in_a_long_step_stays_a_save_and_has_its_waits() -> None:

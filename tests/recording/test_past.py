@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.protocol.codec import encode
-from ddptop.recording.format import HEADER, HISTORY, RecordingError, walk_frames
+from ddptop.recording.format import HEADER, HISTORY, MAX_RAW, RecordingError, walk_frames
 from ddptop.recording.history import (
     ADDED,
     GROUP,
@@ -154,6 +154,29 @@ def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> Non
         steps = join_pieces([past.points for _, past in pasts])["step"]
         assert steps.tolist() == list(range(10, 10 + len(steps)))
         assert [end_ns for end_ns, _ in pasts] == sorted(end_ns for end_ns, _ in pasts)
+
+
+def test_what_no_reader_would_take_is_not_written(tmp_path: Path) -> None:
+    """It may compress to far less."""
+
+    class LargeTeller(Teller):
+        def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
+            """Zeros: of each point 44 bytes."""
+            many = {name: np.zeros(MAX_RAW // 40) for name in (*WIDE, *NARROW, *ADDED)}
+            return HistoryPiece(many, np.array([1.5, NAN]), ())
+
+    assert history_payload(LargeTeller().take(final=True)) is None
+    writer = Writer(tmp_path / "a.ddptop", limit_bytes=GIB)
+    writer.history = LargeTeller()
+    for received in a_run(300):
+        writer.add(received, encode(received.message))
+    writer.close()
+    with Recording.open(tmp_path / "a.ddptop") as recording:
+        assert recording.damage is None
+        assert recording.history_pieces() == []
+    with (tmp_path / "a.ddptop").open("rb") as stream:
+        size = (tmp_path / "a.ddptop").stat().st_size
+        assert HISTORY not in {frame.kind for frame in walk_frames(stream.fileno(), 8, size)}
 
 
 def test_it_is_found_in_a_file_that_grows_and_left_out_where_it_is_damaged(tmp_path: Path) -> None:

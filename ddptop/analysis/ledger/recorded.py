@@ -27,7 +27,7 @@ from ddptop.analysis.ledger.sums import (
     TimeBin,
     WaitSum,
 )
-from ddptop.analysis.ledger.witnesses import HEARTBEAT_ROWS, RANK
+from ddptop.analysis.ledger.witnesses import RANK, RECORDED_ROWS
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.protocol.limits import MAX_WORLD
 
@@ -81,9 +81,9 @@ DEAR_NUMBERS = ("longest_ms", "since_s", "until_s")
 PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving", "compiling")
 
 
-def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
+def pack_ledger(ledger: RunLedger, since_bin: int, *, with_heartbeats: bool = True) -> bytes:
     """The sums of all complete steps. `since_bin`: number of the newest bin of the last minutes that an
-    earlier piece has; NO_BIN: none has any."""
+    earlier piece has; NO_BIN: none has any. `with_heartbeats`: with what tells of the running step."""
     bins = [time_bin for time_bin in ledger.recent_bins if time_bin.number >= since_bin]
     marks = [
         (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place), mark.data_ns, mark.phase)
@@ -106,7 +106,7 @@ def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
             _pack_dear_times([time_bin.dear for time_bin in ledger.run_bins]),
             _pack_dear_times([time_bin.dear for time_bin in bins]),
         ],
-        _pack_integers(ledger.heartbeats.columns),
+        _pack_integers(ledger.heartbeats.columns()[:RECORDED_ROWS]) if with_heartbeats else b"",
     ]
     packed: bytes = msgpack.packb(content)
     return packed
@@ -165,10 +165,10 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         for rank, begin_ns, end_ns, place, *more in mark_rows.tolist()
     ]
     ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}
-    heartbeats = _read_integers(b"".join(later[1:])).reshape(HEARTBEAT_ROWS, -1)
+    heartbeats = _read_integers(b"".join(later[1:])).reshape(RECORDED_ROWS, -1)
     if (heartbeats[RANK] < 0).any():
         raise ValueError("no such ranks")
-    ledger.heartbeats.columns = heartbeats
+    ledger.heartbeats.put_back(heartbeats)
     ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out = (
         by_class,
         usual,

@@ -64,6 +64,11 @@ def window_phrase(group: GroupFigures) -> str:
     return f"last {counted(group.window_steps, 'step')}"
 
 
+def timed_phrase(group: GroupFigures) -> str:
+    """`timed steps of last 100`: of which steps the figures of buckets are medians."""
+    return f"timed steps of last {group.window_steps:,}"
+
+
 def ranks_range(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 0 and 1`, `ranks 0 to 2`, `ranks 0, 2 and 5`; of ascending ranks."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:

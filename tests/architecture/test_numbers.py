@@ -144,7 +144,7 @@ FIGURE = re.compile(
 
 AXIS = re.compile(r"^ *\d+(?: +\d+)+ ms")
 
-OF_HUNDREDTHS = re.compile(r"clock|round trip|sum over buckets|bucket")
+OF_HUNDREDTHS = re.compile(r"clock|round trip|wait \S+ \+ transfer|bucket")
 """What has two decimals where it is in ms (`RATIO`)."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ddptop.frames.buckets import launches_of, sent_phrase
 from ddptop.frames.figures import Figure
 from ddptop.frames.numbers import counted, known
-from ddptop.frames.phrases import window_phrase
+from ddptop.frames.phrases import timed_phrase
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, draw_rule
@@ -65,7 +65,7 @@ def _describe_sum(scene: Scene) -> str:
     )
     parts = f"wait {with_sign(sign, wait)} + transfer {with_sign(sign, transfer)} ms"
     what = "all-reduces" if max(map(launches_of, figures)) > 1 else "buckets"
-    return f"sum over {what}: {parts} ({window_phrase(scene.frame.group)}; they overlap)"
+    return f"sum ({what} overlap), {timed_phrase(scene.frame.group)}: {parts}"
 
 
 NO_BUCKETS = "No rank has reported a bucket layout: there are no all-reduce times of this run."

@@ -265,12 +265,12 @@ def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
 
 
 def _add_unit(scene: Scene, title: str, width: int) -> str:
-    """The title with the unit and the steps of the times below it, where there are any and it fits: titles of
-    columns have no room for them."""
-    longest, unit = f"{title} · ms, {window_phrase(scene.frame.group)}", f"{title} · ms"
+    """The title with the unit and the steps of the times below it, where there are any and as far as it fits:
+    titles of columns have no room for them."""
     if scene.frame.group.step is None:
         return title
-    return longest if text_width(longest) <= width else unit
+    titles = f"{title} · ms, {window_phrase(scene.frame.group)}", f"{title} · ms"
+    return next((longer for longer in titles if text_width(longer) <= width), title)
 
 
 EVENTS_PANEL = 3

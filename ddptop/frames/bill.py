@@ -264,10 +264,11 @@ def skew_cost_phrase(cost: SkewCost) -> str:
 
 def dear_phrase(row: WaitedFor) -> str:
     """`7 steps, 6.0 s in each`, `1,204 steps, 6.0 s in 7 of them`: how a rank has waited for another. Where
-    steps were left out, `12 recorded steps, 100 ms in 5 of them (some 47 in all)`."""
+    steps were left out, `12 recorded steps, 100 ms in 5 of them (some 47 in all)`; `12 seen steps`, where
+    heartbeats told of some of them."""
     if row.n_dear_in_all > row.n_dear > 0:
         each = _seconds(row.dear_s)
-        steps = counted(row.steps, "recorded step")
+        steps = counted(row.steps, "seen step" if row.n_witnessed else "recorded step")
         return f"{steps}, {each} in {row.n_dear:,} of them (some {row.n_dear_in_all:,} in all)"
     steps = counted(row.steps, "step")
     if row.n_dear < 2:

@@ -76,7 +76,7 @@ class WaitedFor:
     share_pct: float
     """In % of the rank-seconds of all ranks in the same time."""
     steps: int
-    """Recorded steps in which it was so."""
+    """Steps in which it was so: recorded ones, and those that heartbeats told of."""
     longest_s: float
     """The longest that any rank has waited for it in one step."""
     longest_step: int
@@ -85,7 +85,7 @@ class WaitedFor:
     dear_s: float
     """What a rank has waited in such a step: a mean over them."""
     n_dear: int
-    """How many of them are recorded, those that are not listed among them."""
+    """How many of them are recorded, or told of by heartbeats, those that are not listed among them."""
     n_dear_in_all: int
     """About how many there are: with steps that were left out, by their length. `n_dear` if none was."""
     dear_rank_seconds: float
@@ -96,6 +96,13 @@ class WaitedFor:
     """When the first of them ended, in seconds since the launch; 0: there is none."""
     n_witnessed: int = 0
     """How many of `n_dear` were left out, and are known by heartbeats all the same."""
+
+    def dear_of(self, cost: SkewCost) -> tuple[int, int]:
+        """How many are dear of how many steps, `cost` being that of the same time: of the recorded ones; but
+        of all, about, where heartbeats told of some that were left out."""
+        if self.n_witnessed:
+            return self.n_dear_in_all, cost.steps
+        return self.n_dear, cost.recorded_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +138,11 @@ class RareSlowness:
     """In how few steps a rank is slow, and by how much."""
 
     n_slow: int
-    """Recorded slow steps, of `n_steps`."""
+    """Slow steps that are recorded, or that heartbeats told of."""
     n_slow_in_all: int
     """About how many there are: with steps that were left out, by their length. `n_slow` if none was."""
     n_steps: int
-    """Steps of which it is known whether they were slow, and for whom: the recorded ones, or all where
-    heartbeats told of those that were left out."""
+    """Recorded steps; but all steps where heartbeats told of slow ones that were left out."""
     steps: tuple[int, ...]
     """The newest slow ones, oldest first."""
     over_s: float
@@ -146,28 +152,30 @@ class RareSlowness:
     """Whether `over_s` counts from the launch of the run, not from its first step."""
     since_s: float
     """When the first of them ended, in seconds since the launch."""
+    of_all_steps: bool = False
+    """Whether `n_steps` are all steps: about `n_slow_in_all` of them are slow, else `n_slow`."""
 
     @property
     def often(self) -> str:
         """`1 of 200 steps`."""
-        if self.n_slow < 2:
-            return f"{self.n_slow} of {self.n_steps:,} steps"
-        return f"1 of {max(2, round(self.n_steps / self.n_slow)):,} steps"
+        n_slow = self.n_slow_in_all if self.of_all_steps else self.n_slow
+        if n_slow < 2:
+            return f"{n_slow} of {self.n_steps:,} steps"
+        return f"1 of {max(2, round(self.n_steps / n_slow)):,} steps"
 
     @property
     def in_all(self) -> str:
-        """`5 recorded, some 47 in all`; empty where no slow step was left out."""
-        return in_all_phrase(self.n_slow, self.n_slow_in_all)
+        """`5 recorded, some 47 in all`, `5 seen, ...` with what heartbeats told of; empty where no other slow
+        step was left out."""
+        how = "seen" if self.of_all_steps else "recorded"
+        if self.n_slow_in_all <= self.n_slow:
+            return ""
+        return f"{self.n_slow:,} {how}, some {self.n_slow_in_all:,} in all"
 
     @property
     def over(self) -> str:
         """`the run`, `step time`, `the last 5 minutes`: what its cost is a share of."""
         return "the run" if self.since_launch else span_words(self.over_s, has_all_steps=self.is_whole_run)
-
-
-def in_all_phrase(n_recorded: int, n_in_all: int) -> str:
-    """`5 recorded, some 47 in all`; empty where none was left out."""
-    return f"{n_recorded:,} recorded, some {n_in_all:,} in all" if n_in_all > n_recorded else ""
 
 
 def span_words(over_s: float, *, has_all_steps: bool) -> str:

@@ -76,8 +76,8 @@ ALONE = frozenset({"evaluation", "compiling", "saving", "phase", "first_batch", 
 
 def is_rare(row: WaitedFor, ledger: Ledger) -> bool:
     """Whether most of what was waited lies in few steps."""
-    few = 0 < row.n_dear <= max(1.0, MOST_DEAR_SHARE * ledger.run.recorded_steps)
-    return few and row.dear_s >= LEAST_DEAR_S
+    n_dear, n_steps = row.dear_of(ledger.run)
+    return 0 < n_dear <= max(1.0, MOST_DEAR_SHARE * n_steps) and row.dear_s >= LEAST_DEAR_S
 
 
 def seconds_back(rows: Sequence[WaitedFor], ledger: Ledger) -> float:

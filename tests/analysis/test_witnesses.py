@@ -259,6 +259,34 @@ def test_a_save_in_a_long_step_stays_a_save_and_has_its_waits() -> None:
     assert first.rank_seconds == pytest.approx(2 * TRUE_S, rel=0.02)
 
 
+def test_how_often_a_rank_is_slow_counts_slow_steps_without_heartbeats() -> None:
+    """Of those below a second that were left out, no heartbeat tells."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    slow_steps = {step: (850_000, 950_000, 1_050_000, 1_150_000)[step % 4] for step in range(49, 4000, 49)}
+    messages: list[Received] = []
+    for step in range(4000):
+        late_us = slow_steps.get(step, 0)
+        world.delays = {(0, "after_optimizer"): late_us} if late_us else {}
+        begin_us = world.now_us
+        of_step = [*world.steps(1)]
+        if late_us > 1_000_000:
+            since_ns = world.host_ns(world.host(0), begin_us + 100_000)
+            values = {"step": step, "activity": Activity.TRAINING, "since_ns": since_ns}
+            for rank in range(3):
+                messages.append(world.progress(rank, begin_us + 700_000, **(values | waits(rank, step))))
+        is_recorded = next_recorded(step, EVERY) <= step
+        messages += of_step if is_recorded else map(shadowed, of_step)
+    feed_together(reducer, messages)
+    slow = reducer.frame(START_NS + world.now_us * 1000).straggler
+    assert slow is not None and slow.rare is not None
+    assert slow.rare.n_slow < 0.8 * len(slow_steps)
+    assert slow.rare.n_slow_in_all == pytest.approx(len(slow_steps), rel=0.2)
+    assert slow.rare.often == f"1 of {round(4000 / slow.rare.n_slow_in_all)} steps"
+    assert slow.last_pct == pytest.approx(100 / 49, rel=0.2)
+    assert slow.rare.in_all == f"{slow.rare.n_slow} seen, some {slow.rare.n_slow_in_all} in all"
+
+
 def test_how_often_a_rank_is_slow_is_of_all_steps() -> None:
     """A recorded step tells where it was: else no rank is flagged."""
     world = World(3, own=True)

@@ -26,6 +26,7 @@ from ddptop.render.colours import THEMES_OF_ROLES
 from ddptop.render.line import Role
 from ddptop.render.phases import is_parted
 from ddptop.render.text import text_width
+from ddptop.report.ledger_advice import is_rare
 from tests.frames.ledgers import checkpoints, ledger, waited
 
 
@@ -109,6 +110,21 @@ def test_the_rhythm_of_a_loss() -> None:
     )
     few = replace(each, steps=12, n_dear=5, n_dear_in_all=47, dear_s=0.1)
     assert dear_phrase(few) == "12 recorded steps, 100.0 ms in 5 of them (some 47 in all)"
+    told = replace(few, n_witnessed=3)
+    assert dear_phrase(told) == "12 seen steps, 100.0 ms in 5 of them (some 47 in all)", (
+        "not all are recorded"
+    )
+
+
+def test_steps_are_rare_among_those_that_they_are_counted_of() -> None:
+    """Where heartbeats told of some, of all steps, with those that were left out."""
+    made = checkpoints()
+    run = replace(made.run, recorded_steps=100)
+    made = replace(made, run=run)
+    row = replace(run.waited_for[0], n_dear=15, n_dear_in_all=90, dear_s=1.0)
+    assert not is_rare(row, made), "15 of 100 recorded ones"
+    assert is_rare(replace(row, n_witnessed=8), made), "90 of 1,000"
+    assert not is_rare(replace(row, n_dear=9, n_dear_in_all=190, n_witnessed=8), made), "190 of 1,000"
 
 
 def test_ranks_and_places_beyond_the_first_are_one_row() -> None:

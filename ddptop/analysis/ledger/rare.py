@@ -113,7 +113,7 @@ def is_dear_enough(
     is_main: Callable[[], bool],
     is_outside: Callable[[], bool],
 ) -> bool:
-    """Whether a rank and place are flagged for so many recorded dear steps within `over_s`, in each of which
+    """Whether a rank and place are flagged for so many seen dear steps within `over_s`, in each of which
     a rank has waited `dear_s` (a mean). What takes long to find is asked last: `is_main`, whether most of
     what was waited in all dear steps was for this rank there; `cost_pct`, with steps that were left out;
     `is_outside`: `stands_out` of them."""
@@ -148,7 +148,7 @@ def cause_of(place: OwnPlace) -> tuple[Cause, OwnPlace | None]:
 def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) -> Straggler:
     cause, place = cause_of(waited.place)
     late_ms = 1000 * waited.dear_s
-    n_steps = cost.steps if waited.n_witnessed else cost.recorded_steps
+    n_slow, n_steps = waited.dear_of(cost)
     return Straggler(
         rank=waited.rank,
         pattern="rare",
@@ -156,7 +156,7 @@ def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) 
         bound_ms=0.0,
         recoverable_ms=late_ms,
         cost_pct=_cost_pct(waited, cost, n_ranks),
-        last_pct=100 * waited.n_dear / max(1, n_steps),
+        last_pct=100 * n_slow / max(1, n_steps),
         cause=cause,
         parts_ms={},
         place=place,
@@ -170,5 +170,6 @@ def _straggler(waited: WaitedFor, ledger: Ledger, cost: SkewCost, n_ranks: int) 
             is_whole_run=cost.steps >= ledger.run.steps,
             since_launch=cost is ledger.run,
             since_s=waited.dear_since_s,
+            of_all_steps=waited.n_witnessed > 0,
         ),
     )

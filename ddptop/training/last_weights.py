@@ -51,5 +51,5 @@ def _is_readable(parameter: Any) -> bool:
         and parameter.layout is torch.strided
         and parameter.dtype in READABLE
         # To read a freed storage, as sharding leaves it between steps, is a segmentation fault.
-        and parameter.untyped_storage().nbytes() > 0
+        and parameter.untyped_storage().nbytes() >= parameter.nbytes
     )

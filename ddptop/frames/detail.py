@@ -118,12 +118,6 @@ class Heat:
     rank: Column
     """The rank with that value; NaN: unknown."""
 
-    def is_like(self, newer: Heat) -> bool:
-        """Whether newer values are of the same figure and rows, of later steps, and not far more of them."""
-        rows, newer_rows = ((heat.figure, heat.first, heat.count, heat.rows) for heat in (self, newer))
-        is_later = self.steps[-1] <= newer.steps[-1]
-        return rows == newer_rows and is_later and len(newer.steps) <= 2 * len(self.steps)
-
 
 HEAT_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat) if how.by_step)
 """Figures that are kept for every rank and step."""

@@ -198,8 +198,6 @@ def pictures(frames: list[Frame], size: tuple[int, int], *keys: str) -> Iterator
 def test_few_cells_change_while_a_run_is_well(neighbours: Pictures, size: str, view: str) -> None:
     columns, rows = SIZES[size]
     changes = [count_cells(before, after) for before, after in neighbours[view, size]]
-    if view == "heat":  # the map scrolls every two seconds
-        changes.remove(max(changes))
     assert 0 < max(changes) <= MOST_CHANGED * columns * rows, changes
 
 
@@ -220,13 +218,12 @@ def count_cells(before: Sequence[str], after: Sequence[str]) -> int:
 @pytest.mark.parametrize(
     ("run", "size"), [*(("young", size) for size in WITH_PARTS), ("real", "80x24"), ("real", "160x50")]
 )
-def test_many_cells_of_the_heat_map_change_only_where_it_scrolls(
+def test_in_no_frame_many_cells_of_the_heat_map_change(
     with_map: Mapping[str, list[Frame]], run: str, size: str
 ) -> None:
     columns, rows = SIZES[size]
     changes = count_changes(with_map[run], SIZES[size], "4")
-    n_scrolled = sum(n_changed > MOST_CHANGED * columns * rows for n_changed in changes)
-    assert max(changes) > 0 and n_scrolled <= 1 + len(changes) / 8, changes
+    assert 0 < max(changes) <= MOST_CHANGED * columns * rows
 
 
 @pytest.mark.parametrize("metric", ["forward", "optimizer", "other"])
@@ -235,7 +232,7 @@ def test_rare_values_that_come_and_go_shade_the_heat_map_seldom_anew(metric: str
     within, is now with and now without them."""
     keys = ["4", *["m"] * HEAT_FIGURES.index(metric)]
     changes = count_changes(_real_frames(MAP.replace("excess", metric)), SIZES["80x24"], *keys)
-    assert sum(n_changed > MOST_CHANGED * 80 * 24 for n_changed in changes) <= 1 + len(changes) / 8, changes
+    assert sum(n_changed > MOST_CHANGED * 80 * 24 for n_changed in changes) <= 2, changes
 
 
 @pytest.mark.parametrize("size", WITH_PARTS)

@@ -70,23 +70,26 @@ def test_missing_steps_are_left_out_and_marked_on_the_axis() -> None:
     place = place_at("heat", heat=HeatState(figure="data", steps_per_column=2))
     _, title, axis, row, *_ = page(frame, place, (80, 24)).splitlines()
     assert "last 40 steps  2 a column" in title
-    assert axis.index("114") == 42 and axis.index("!") == 42 + 13 and axis.index("159▾") == 42 + 19
-    assert row[42:65] == "·" * 10 + "   " + "·" * 8 + "[·"
+    assert axis.index("114") == 8 and axis.index("!") == 8 + 13 and axis.index("159▾") == 8 + 19
+    assert row[8:31] == "·" * 10 + "   " + "·" * 8 + "[·"
 
 
-def test_steps_run_from_left_to_right_and_a_full_map_scrolls() -> None:
+def test_a_step_keeps_its_column_and_the_columns_that_are_drawn_are_counted() -> None:
+    """The columns are filled again from the left; the one after the newest is empty."""
+    seen: dict[int, int] = {}
     for newest in range(200):
         columns = arrange_columns(range(newest + 1), n_columns=20, steps_per_column=3)
-        assert columns.places == tuple(range(columns.places[-1] + 1)), "in order, without a gap"
-        assert columns.places[-1] == min(newest // 3, 19)
-        assert columns.steps[0][0] == 3 * max(0, newest // 3 - 19) and columns.steps[-1][1] == newest
+        of_step = dict(zip((first for first, _ in columns.steps), columns.places, strict=True))
+        assert all(seen.setdefault(step, place) == place for step, place in of_step.items())
+        assert len(set(columns.places)) == len(columns.places) == min(newest // 3 + 1, 19)
+        assert columns.steps[-1][1] == newest and (columns.places[-1] + 1) % 20 not in columns.places
         assert columns.edges[-1] - columns.edges[0] == 1 + newest - columns.steps[0][0]
     restarted = arrange_columns((*range(50, 90), *range(10, 14)), n_columns=20, steps_per_column=1)
     assert restarted.places == (10, 11, 12, 13), "earlier steps are another restart's"
 
 
 def test_the_cursor_stays_on_its_step_whatever_a_column_stands_for() -> None:
-    """The map scrolls, columns get more steps, and a metric is known in every 16th step only."""
+    """Further steps come, columns get more of them, and a metric is known in every 16th step only."""
     place = place_at("heat")
 
     def draw(*steps: int, step_ms: float = 100.0) -> str:
@@ -94,21 +97,21 @@ def test_the_cursor_stays_on_its_step_whatever_a_column_stands_for() -> None:
         frame = fake_views.with_wanted(straggler(), f"heat {place.heat.figure} 16 {len(steps)}")
         assert frame.heat is not None
         group, heat = replace(frame.group, step_ms_p50=step_ms), replace(frame.heat, steps=steps)
-        place.heat.followed, place.heat.steps_per_column = None, 0
+        place.heat.steps_per_column = 0
         text = page(replace(frame, group=group, heat=heat), place, (80, 24))
         return text.splitlines()[-4]
 
     draw(*range(100, 200))
     place.heat.point_at(40)
     assert "steps 180 to 181 " in draw(*range(100, 200))
-    assert "steps 180 to 181 " in draw(*range(120, 220)), "scrolled"
+    assert "steps 180 to 181 " in draw(*range(120, 220)), "in the same column"
     assert "step 180 " in draw(*range(120, 220), step_ms=200.0)
     assert "steps 180 to 183 " in draw(*range(120, 220), step_ms=46.0)
     place.heat.next_figure(1)
     assert "step 176 " in draw(*range(16, 224, 16))
     assert "step 176 " in draw(*range(16, 192, 16)), "the newest one that is known"
     assert "steps 180 to 181 " in draw(*range(100, 200)), "it has not followed the newest"
-    assert "steps 318 to 319 " in draw(*range(220, 320)), "its step has scrolled away"
+    assert "steps 318 to 319 " in draw(*range(220, 320)), "its step was replaced"
     place.heat.step = 20_000
     assert "steps 318 to 319 " in draw(*range(220, 320)), "a step of before a restart"
 
@@ -232,40 +235,10 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
     assert state.step is None
     state.move(0, -1_000)
     assert state.step == grid.first_steps[0], "the oldest step"
-    assert state.click(grid.left + 2, grid.top + 4) and state.step == grid.first_steps[2]
+    assert state.click(grid.left + grid.order[2], grid.top + 4) and state.step == grid.first_steps[2]
     assert state.row == 1  # rows are three lines tall here
-    young = fake_views.with_wanted(straggler(), "heat excess 16 10")
-    assert young.heat is not None
-    place.heat.followed = None
-    page(replace(young, heat=replace(young.heat, steps=tuple(range(10)))), place, (80, 24))
-    grid = place.heat.grid
-    assert grid is not None and grid.order == (0, 1, 2), "four steps a column"
-    assert not place.heat.click(grid.left + 20, grid.top), "there is no step yet"
-
-
-def test_the_map_of_a_run_that_goes_on_is_drawn_anew_every_two_seconds() -> None:
-    frame = fake_views.with_wanted(straggler(), "heat excess 16 40")
-    assert frame.heat is not None
-    later = replace(frame.heat, steps=tuple(step + 40 for step in frame.heat.steps))
-    other = replace(later, figure="data")
-    state = HeatState()
-    assert state.follow(frame.heat, 100.0, is_live=True) is frame.heat
-    assert state.follow(later, 101.9, is_live=True) is frame.heat
-    assert state.follow(other, 101.9, is_live=True) is other, "another metric comes at once"
-    assert state.follow(later, 102.0, is_live=False) is later, "as each step of a recording"
-    assert state.follow(frame.heat, 102.1, is_live=True) is frame.heat, "a restart"
-    assert state.follow(later, 104.2, is_live=True) is later
-
-
-def test_the_map_of_a_frozen_screen_is_that_of_its_frame() -> None:
-    frame = fake_views.with_wanted(straggler(), "heat excess 16 40")
-    assert frame.heat is not None
-    newest = frame.heat.steps[-1]
-    later = replace(frame.heat, steps=tuple(step + 4 for step in frame.heat.steps))
-    place = place_at("heat")
-    assert f"{newest:,}" in page(frame, place, (80, 24))
-    assert f"{newest:,}" in page(replace(frame, heat=later), place, (80, 24)), "within two seconds"
-    assert f"{newest + 4:,}" in page(replace(frame, heat=later), place, (80, 24), frozen=True)
+    empty = ({*range(grid.columns)} - {*grid.order}).pop()
+    assert not state.click(grid.left + empty, grid.top)
 
 
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:

@@ -553,11 +553,8 @@ class HeatView(View):
         side = 0 if width < 60 else WORST if width < 110 or beside else WORST_AND_HOST
         state.height, state.width = room, min(max(1, left - label - 4 - side), MOST_COLUMNS)
         group, heat = scene.frame.group, scene.frame.heat
-        if heat is not None and heat.steps:
-            goes_on = scene.frame.playback is None and scene.frame.run.state == "live"
-            heat = state.follow(heat, scene.frame.unix_s, is_live=goes_on and not scene.frozen)
-            if state.step is not None and state.step > (group.step or 0):
-                state.step = None  # of before a restart, or a later one of the recording
+        if state.step is not None and state.step > (group.step or 0):
+            state.step = None  # of before a restart, or a later one of the recording
         distance = 1 if heat is None else find_usual_distance(heat.steps)
         state.steps_per_column = choose_steps_per_column(
             state.width,

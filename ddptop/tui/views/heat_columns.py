@@ -1,7 +1,8 @@
 """The columns of the map of ranks x steps: which steps each stands for, and where it is on the map.
 
-Time runs from left to right, and a full map scrolls to the left. If each new step pushed it, everything would
-change with every picture: the map of a run that goes on is drawn anew every two seconds (`HeatState.follow`).
+A step keeps its column for as long as it is shown. Columns are filled from left to right, then from the left
+again, as on the screen of an oscilloscope. In a map that is pushed to the left by each new step, everything
+changes with every picture.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ KEPT_WITHIN = 2
 
 @dataclass(frozen=True, slots=True)
 class HeatColumns:
-    """The columns that have a step, oldest first."""
+    """The columns that have a step, oldest first. Between the newest and the oldest, one is left empty."""
 
     places: tuple[int, ...]
     """Where each is on the map, from the left."""
@@ -71,11 +72,11 @@ def arrange_columns(steps: Sequence[int], n_columns: int, steps_per_column: int)
     distances, usual = np.diff(numbers), find_usual_distance(steps)
     first = int(np.flatnonzero(distances <= 0).max(initial=-1)) + 1
     columns = numbers // (usual * steps_per_column)
-    begin = max(0, int(columns[-1]) - n_columns + 1)
-    first += int(np.searchsorted(columns[first:], begin))
+    before_shown = columns[-1] - max(1, n_columns - 1)
+    first += int(np.searchsorted(columns[first:], before_shown, side="right"))
     begins = first + np.flatnonzero(np.diff(columns[first:], prepend=columns[first] - 1))
     edges = np.append(begins, len(numbers))
-    places = columns - begin
+    places = columns % n_columns
     holes = np.flatnonzero(distances > usual) + 1
     return HeatColumns(
         places=tuple(places[begins].tolist()),

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 from ddptop.frames.figures import figures_shown
-from ddptop.tui.views.timeline_state import FOLLOWED_S
 
 if TYPE_CHECKING:
-    from ddptop.frames.detail import Heat
     from ddptop.tui.views.heat_shades import Shades
 
 NOW_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat))
@@ -69,10 +67,6 @@ class HeatState:
     """Rows and columns that there is room for."""
     steps_per_column: int = 0
     """Steps of a column in the last picture of ranks x recent steps; 0: there was none."""
-    followed: Heat | None = field(default=None, repr=False)
-    """The newest values of ranks x recent steps when they were taken over, which stay for a while."""
-    followed_at_s: float = 0.0
-    """When that was, in seconds since 1970."""
     shades: tuple[tuple[object, ...], Shades] | None = field(default=None, repr=False)
     """What the shades of the last picture were for, and these shades."""
     grid: Grid | None = None
@@ -149,14 +143,6 @@ class HeatState:
         self.column = min(max(column, 0), last)
         self.settle()
 
-    def follow(self, newest: Heat, now_s: float, *, is_live: bool) -> Heat:
-        """The values to draw: of a run that goes on new ones every FOLLOWED_S, or where others are wanted."""
-        followed, is_fresh = self.followed, 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
-        if followed is not None and is_live and is_fresh and followed.is_like(newest):
-            return followed
-        self.followed, self.followed_at_s = newest, now_s
-        return newest
-
     def point_at(self, place: int) -> None:
         """Move the cursor to a column of the map of steps, by its index in `Grid.order`. On the column of the
         newest step it follows the newest step."""
@@ -170,7 +156,7 @@ class HeatState:
             self.row = min(max(self.row, 0), max(0, self.grid.rows - 1))
             self.column = min(self.column, max(0, self.grid.columns - 1))
             if self.grid.order and self.step is not None and self.step < self.grid.first_steps[0]:
-                self.step = None  # it has scrolled away
+                self.step = None  # it is no longer shown
 
     def cell(self) -> int | None:
         """Place of the cell under the cursor, row by row."""

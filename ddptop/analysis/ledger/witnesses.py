@@ -93,8 +93,8 @@ class Heartbeats:
         lasts = (since_ns > 0) & (at_ns - since_ns >= STACK_READ_NS) & (beats.field("sequence") >= 0)
         if lasts.any():
             values = (ranks, at_ns, *map(beats.field, ("phase", "activity", "sequence", "step")))
-            more = np.stack([np.asarray(column, np.int64)[lasts] for column in values])
-            self._new.append(more[:, more[STEP] > self._full_until])
+            lasting = np.stack([np.asarray(column, np.int64)[lasts] for column in values])
+            self._new.append(lasting[:, lasting[STEP] > self._full_until])
             self._n_new += self._new[-1].shape[1]
             if self._n_new >= JOIN_BEATS:
                 self.columns()
@@ -119,8 +119,8 @@ class Heartbeats:
             return
         ranks = columns[RANK]
         is_known = ranks < len(end_ns)
-        over = is_known & (columns[AT_NS] <= end_ns[np.where(is_known, ranks, 0)])
-        self._kept = columns[:, ~over]
+        is_over = is_known & (columns[AT_NS] <= end_ns[np.where(is_known, ranks, 0)])
+        self._kept = columns[:, ~is_over]
 
     def witness(self, begin_ns: Integers, end_ns: Integers, usual_ms: float) -> Witnessed | None:
         """What the ranks did in a step from `begin_ns` to `end_ns`, (ranks,) each by their own clocks; None:

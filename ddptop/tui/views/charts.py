@@ -418,9 +418,9 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
     whole = stack.sum(axis=0)
     share = _waiting_pct(history)
     if not np.isfinite(whole[-NEWEST:]).any():
-        newest, now = _newest_median(share), "" if as_of(scene.frame) else "now, "
+        newest, when = _newest_median(share), "" if as_of(scene.frame) else "now, "
         waits = [_draw_title("waiting", percent(newest)).add(" of step", "dim")]
-        waits += [Line(f"({now}mean over ranks)", "faint"), shown]
+        waits += [Line(f"({when}mean over ranks)", "faint"), shown]
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
             reach=SHARE_REACH, figure=newest, read=lambda index: percent(share[index]),

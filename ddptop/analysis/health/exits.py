@@ -244,9 +244,12 @@ def update_left_alone(rank_states: Sequence[RankState]) -> None:
     Where a signal has ended some ranks before they told that they had finished, those that have exited in
     good order are named, if these are behind.
     """
-    finished = [rank for rank, rank_state in enumerate(rank_states) if rank_state.finished]
-    well = [rank for rank in finished if not rank_states[rank].ended_badly]
-    bad = [rank_state for rank_state in rank_states if rank_state.ended_badly]
+    well = [rank for rank, rank_state in enumerate(rank_states) if _ended_in_good_order(rank_state)]
+    bad = [
+        rank_state
+        for rank_state in rank_states
+        if rank_state.ended_badly and not _ended_in_good_order(rank_state)
+    ]
     alone = [rank_state for rank_state in bad if _lost_peer(rank_state)]
     n_ended_by_others = sum(map(_ended_by_others, bad))
     if not (well and alone) or len(well) + len(alone) + n_ended_by_others < len(rank_states):
@@ -262,6 +265,11 @@ def update_left_alone(rank_states: Sequence[RankState]) -> None:
         behind = _behind_phrase(rank_state, last_sequence)
         if most or behind:
             rank_state.left_alone = f"{left} had ended in good order{behind}"
+
+
+def _ended_in_good_order(rank_state: RankState) -> bool:
+    """A signal to all ranks that comes after its BYE has met it while it was exiting."""
+    return rank_state.finished and (not rank_state.ended_badly or rank_state.signal in SENT_TO_ALL)
 
 
 def early_phrase(rank_states: Sequence[RankState], left: int) -> str:

@@ -103,9 +103,12 @@ def main() -> None:
         optimizer.step()
         time.sleep(0.01)
     torch.save(model.module.state_dict(), folder / f"weights-{dist.get_rank()}.pt")
-    # Nothing that takes time comes after them: the launcher ends who is not done when rank 1 has failed.
-    for _ in range(2 if kind == "barriers" and dist.get_rank() == 1 else 1):
-        dist.barrier()
+    try:
+        for _ in range(2 if kind == "barriers" and dist.get_rank() == 1 else 1):
+            dist.barrier()
+    except RuntimeError:
+        time.sleep(2)  # so that the others have left: the launcher ends who is not done when it exits
+        raise
     dist.destroy_process_group()
 
 

@@ -187,7 +187,10 @@ class RankMessages:
             ends_or_begins = [columns.is_known & loss for loss in (finite, ~finite)]
             n_before = np.array([np.concatenate([[0], np.cumsum(loss)]) for loss in ends_or_begins])
             ends, begins = n_before[:, messages.begin + messages.counts] > n_before[:, messages.begin]
-            special |= np.where(bad, ends, begins)
+            # A loss may say what only the weights had told.
+            members = (self._state.ranks[rank] for rank in ranks.tolist())
+            by_weights = np.fromiter((member.bad_by_weights for member in members), bool, len(ranks))
+            special |= np.where(bad, ends | by_weights & begins, begins)
         special &= current
         if len(rows) == 1:
             return special

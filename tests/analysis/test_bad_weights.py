@@ -92,6 +92,17 @@ def test_another_model_that_trains_on_does_not_make_it_a_loss_that_has_passed() 
     assert "nan" in [event.kind for event in frame.events]
 
 
+def test_a_later_model_whose_first_loss_is_nan_is_told_by_that_loss() -> None:
+    world = World(2)
+    reducer = begun(world)
+    feed_together(reducer, world.steps(10, loss=lambda _rank, step: 1.0 if step < 5 else None))
+    feed_together(reducer, words_of_weights(world, 0, 1))
+    feed_together(reducer, world.steps(10, loss=lambda _rank, step: math.nan if step > 12 else None))
+    alert = nan_alert(frame_of(reducer, world))
+    assert (alert.step, alert.evidence) == (13, {"ranks": 2, "last_finite_step": 4})
+    assert alert.message.startswith("the loss of both ranks is NaN or infinite since ")
+
+
 @pytest.mark.parametrize("bad_rank", [None, 0])
 def test_a_loss_that_was_not_read_is_not_shown_as_nan(bad_rank: int | None) -> None:
     def loss(rank: int, step: int) -> float | None:

@@ -178,8 +178,8 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
             rank_state.bad_loss_before = PassedLoss(*begin, step, t_ns, last_finite_step)
         rank_state.bad_loss_step, rank_state.bad_by_weights = None, False
         rank_state.finite_loss_step = step
-    elif bad_step is None:
-        rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
+    elif bad_step is None or by_weights:  # a loss that was read is what is said, also of a later model
+        rank_state.bad_loss_step, rank_state.bad_loss_ns, rank_state.bad_by_weights = step, t_ns, False
         what = "NaN" if isnan(loss) else "infinite"
         text = say("nan", "event", what=what, since=begin_phrase(step, last_finite_step))
         state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, state.world, step=step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,19 +36,33 @@ LOST = "lost_records"
 """Kind of the replay mark at a point by which records were lost."""
 
 
+@dataclass(slots=True)
+class _Taken:
+    """Up to where the writer has the history."""
+
+    cursor: int | None = None
+    last_s: float = -math.inf
+    """When the last step ended that was taken."""
+    lost: int = 0
+    ledger_bin: int = NO_BIN
+    """The newest bin of the ledger's last minutes that was taken, and how many steps its sums had."""
+    ledger_steps: int = -STEPS_APART
+    marked_s: float = 0.0
+    excess_s: float = 0.0
+    events: frozenset[tuple[float, str]] = frozenset()
+    """Those still in the log: (Unix seconds, kind)."""
+
+
 class NewHistory:
     """The group's history for the recording: what was added since the writer last took it."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
-        self._cursor: int | None = None
-        self._taken_s = -math.inf
-        """When the last step ended that was taken."""
-        self._lost = 0
-        self._ledger_bin, self._ledger_steps = NO_BIN, -STEPS_APART
-        """The newest bin of the ledger's last minutes that was taken, and how many steps its sums had."""
-        self._marked_s = self._excess_s = 0.0
-        self._taken: set[tuple[float, str]] = set()
+        self._taken, self._taken_before = _Taken(), _Taken()
+
+    def take_back(self) -> None:
+        """What was taken last was not written: the next piece has it, too."""
+        self._taken = replace(self._taken_before)
 
     def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """New points in whole groups of steps, or with `final` all of them; None where there are none.
@@ -58,13 +72,14 @@ class NewHistory:
         group = GROUP * min(coarser, MOST_COARSE)
         reducer = self._reducer
         end, history = reducer.state.history_end, reducer.state.history
-        first = max(history.first, self._cursor or 0)
+        first = max(history.first, self._taken.cursor or 0)
         stop = end if final else first + (end - first) // group * group
         if stop <= first:
             return None
-        points = history.since(self._cursor or 0)
+        self._taken_before = replace(self._taken)
+        points = history.since(self._taken.cursor or 0)
         # Where the writer asks seldom, since it leaves out most steps, some of them are in bins by now.
-        begin = int(np.searchsorted(points.time_s[: points.early], self._taken_s, side="right"))
+        begin = int(np.searchsorted(points.time_s[: points.early], self._taken.last_s, side="right"))
         binned, single = points.early - begin, first - points.start
         columns = {name: getattr(points, name)[begin : single + stop - first] for name in COLUMNS}
         binned_size = max(POINTS, group // BIN_STEPS)
@@ -74,12 +89,12 @@ class NewHistory:
             for first in range(begin, until, size)
         ]
         # Steps that were taken may later be in bins: the next call begins after this time.
-        self._cursor, self._taken_s = stop, float(columns["time_s"][-1])
+        self._taken.cursor, self._taken.last_s = stop, float(columns["time_s"][-1])
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._new_marks(float(columns["time_s"][-1]))
-        excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
-        self._excess_s = excess.end_s
+        excess = reducer.state.figures.minutes.since(self._taken.excess_s, final=final)
+        self._taken.excess_s = excess.end_s
         piece = HistoryPiece(
             join_pieces(groups),
             np.asarray(best, np.float64),
@@ -97,24 +112,24 @@ class NewHistory:
         # Steps that wait for their evaluation are not in the sums yet.
         state.settle()
         ledger = state.ledger
-        if not ledger.is_known or ledger.n_steps < self._ledger_steps + STEPS_APART:
+        if not ledger.is_known or ledger.n_steps < self._taken.ledger_steps + STEPS_APART:
             return None
-        packed = pack_ledger(ledger, self._ledger_bin)
+        packed = pack_ledger(ledger, self._taken.ledger_bin)
         if len(packed) > room:
-            packed = pack_ledger(ledger, self._ledger_bin, with_heartbeats=False)
+            packed = pack_ledger(ledger, self._taken.ledger_bin, with_heartbeats=False)
         if len(packed) > room:
             return None
-        self._ledger_steps = ledger.n_steps
+        self._taken.ledger_steps = ledger.n_steps
         if ledger.recent_bins:
-            self._ledger_bin = ledger.recent_bins[-1].number
+            self._taken.ledger_bin = ledger.recent_bins[-1].number
         return packed
 
     def _new_events(self) -> tuple[PastEvent, ...]:
         """Events that were logged since the last call."""
         logged = self._reducer.state.log.all()
-        fresh = [event for event in logged if (event.unix_s, event.kind) not in self._taken]
+        fresh = [event for event in logged if (event.unix_s, event.kind) not in self._taken.events]
         # Only of events that are still in the log: it drops old ones.
-        self._taken = {(event.unix_s, event.kind) for event in logged}
+        self._taken.events = frozenset((event.unix_s, event.kind) for event in logged)
         start_s = self._reducer.state.started_s
         return tuple(
             PastEvent(
@@ -135,12 +150,12 @@ class NewHistory:
         marks = [
             (event.unix_s - start_s, event.kind)
             for event in self._reducer.state.log.all()
-            if event.severity != "info" and event.unix_s - start_s > self._marked_s
+            if event.severity != "info" and event.unix_s - start_s > self._taken.marked_s
         ]
         if marks:
-            self._marked_s = max(mark_s for mark_s, _ in marks)
+            self._taken.marked_s = max(mark_s for mark_s, _ in marks)
         lost = int(self._reducer.state.table.lost_records.sum())
-        if lost > self._lost:
+        if lost > self._taken.lost:
             marks.append((now_s, LOST))
-        self._lost = lost
+        self._taken.lost = lost
         return tuple(marks)

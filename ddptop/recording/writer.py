@@ -77,6 +77,9 @@ class HistorySource(Protocol):
         `coarser`: in how many times as many steps there shall be one point.
         """
 
+    def take_back(self) -> None:
+        """What was taken last was not written: the next piece shall have it, too."""
+
 
 class Writer:
     """Appends messages to a recording. Not thread-safe; one writer to a file."""
@@ -444,16 +447,15 @@ class Writer:
             self._index.note_written(offset)
             every = self._thinner.every
             # Right behind the INDEX: there a reader looks for it without a list of its own.
-            past = None if self.history is None else self.history.take(final=final, coarser=every)
-            if past is None:
+            if self.history is None or (past := self.history.take(final=final, coarser=every)) is None:
                 return
             from ddptop.recording.history import history_payload
 
             payload = history_payload(past)
             if payload is None or len(payload) > MAX_PAYLOAD:
                 return
-            if self._leaves_end_room(len(payload)):
-                self._write_frame(HISTORY, payload)
+            if not self._leaves_end_room(len(payload)) or not self._write_frame(HISTORY, payload):
+                self.history.take_back()
 
     def _record_thinning(self, now_ns: int) -> None:
         """In the file too: a reader must not count what was left out as lost."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
 from ddptop.recording import pending_index
+from ddptop.recording.format import HEADER, HISTORY
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report import build
@@ -104,6 +107,36 @@ def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
         assert jumped.ledger.run.steps == RESTART + LAST + 1
         assert (jumped.ledger.ranks.restart_s > 15).all()
         assert jumped.ledger.ranks.saving_s[1] > 1 and jumped.ledger.ranks.phase_s[1] > 1
+
+
+def test_sums_that_a_full_disk_did_not_take_are_in_the_next_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_index, "INDEX_STEPS", 128)
+    refused, written = [], os.write
+
+    def write_if_room(descriptor: int, data: memoryview) -> int:
+        is_history = len(data) > HEADER.size and HEADER.unpack_from(data)[1] == HISTORY
+        if is_history and (refused.append(len(data)) or len(refused) % 3):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_if_room)
+    reducer, recorder = Reducer(), Writer(tmp_path / "run.ddptop", limit_bytes=GIB)
+    recorder.history = NewHistory(reducer)
+    collect(recorder, reducer, run_messages())
+    recorder.close()
+    assert len(refused) > 8
+    with Recording.open(tmp_path / "run.ddptop") as recording:
+        t_ns = recording.start_ns + (recording.end_ns - recording.start_ns) * 85 // 100
+        playing = Player(recording, whole_rows=GIB)
+        jumping = Player(recording, whole_rows=0, tail_rows=60, next_ns=t_ns)
+        for player_ in (playing, jumping):
+            player_.go_to(t_ns)
+        assert not jumping.from_start
+        jumped, played = jumping.make_frame(), playing.make_frame()
+        assert jumped.ledger is not None
+        assert repr(jumped.ledger) == repr(played.ledger)
 
 
 def test_of_very_many_ranks_a_jump_reads_as_many_steps_as_sums_are_apart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -99,18 +101,25 @@ def run_plain(
 
 @contextmanager
 def started(
-    command: Sequence[str | Path], env: dict[str, str], cwd: Path, *, cold: bool = False
+    command: Sequence[str | Path],
+    env: dict[str, str],
+    cwd: Path,
+    *,
+    cold: bool = False,
+    terminal: int | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """A running command in a session of its own, killed with all its children at the end of the block.
 
     `cold`: by an exec, also where a fork of a process that has imported torch would do (`tests.warm`).
+    `terminal`: descriptor of the terminal whose foreground it shall be.
     """
     warm.begin()
-    process = (subprocess.Popen if cold else warm.WarmPopen)(
+    process = (subprocess.Popen if cold or terminal is not None else warm.WarmPopen)(
         [str(word) for word in command],
         env=env,
         cwd=cwd,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        preexec_fn=None if terminal is None else lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -271,33 +271,58 @@ def _end_run(run: Run, code: int) -> None:
         note(f"the recording could not be ended: {error}")
 
 
+SI_KERNEL = 0x80
+"""`si_code` of a signal that the kernel sent, as for a key: it went to the terminal's foreground group."""
+
+KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""Ctrl-C and the key that quits."""
+
+FORWARDED = (*KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+CHECK_S = 1.0
+"""How often the command is looked for where its end was not told: another thread may take a signal."""
+
+
 def _execute_command(command: Sequence[str], run: Run | None) -> int:
-    """Run a command as a shell would: it gets its signals itself. Returns its exit code."""
+    """Run a command as a shell would: it gets its signals itself. Returns its exit code.
+
+    A key reaches the command directly; what is sent to this process alone is handed on.
+    """
     try:
         process = subprocess.Popen(command)
     except OSError as error:
         note(f"{command[0]}: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
+    def forward(number: int, *, has_it: bool) -> None:
+        ends = run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2)
+        if run is not None and ends:
             run.note_signal(number)
-        # Both keys, Ctrl-C and the one that quits, reach the command directly.
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
-            if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
+        if not has_it:
+            if run is not None and ends:
                 run.prepare_end()
             process.send_signal(number)
 
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    forwarded = (*ending, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, forward) for number in forwarded}
+    def on_signal(number: int, _frame: FrameType | None) -> None:  # another thread got it: by whom is unknown
+        forward(number, has_it=number in KEYS and _in_foreground())
+
+    before = {number: signal.signal(number, on_signal) for number in FORWARDED}
+    # Unlike a handler, waiting for signals tells who sent one.
+    awaited = (*FORWARDED, signal.SIGCHLD)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     try:
-        code = process.wait()
+        while process.poll() is None:
+            received = signal.sigtimedwait(awaited, CHECK_S)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                is_key = received.si_signo in KEYS and received.si_code == SI_KERNEL
+                forward(received.si_signo, has_it=is_key)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # Signals that come from now on are for this process: the command has ended.
         for number, handler in before.items():
             signal.signal(number, handler)
     # As a shell: 128 and the number of the signal that ended it.
+    code = process.wait()
     return 128 - code if code < 0 else code
 
 

@@ -375,6 +375,43 @@ def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) 
         assert "no training step was seen" in own_lines(process.stderr.read())[-1], "the run is ended"
 
 
+COUNT_SIGNALS = """
+import signal
+numbers = {signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+print("up", flush=True)
+while (number := signal.sigwait(numbers)) != signal.SIGUSR1:
+    print(signal.Signals(number).name, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "sign"),
+    [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT), (b"", signal.SIGINT), (b"", signal.SIGQUIT)],
+)
+def test_in_a_terminal_a_key_and_a_sent_signal_reach_the_command_once(
+    home: Path, key: bytes, sign: signal.Signals
+) -> None:
+    """The key goes to all processes of the foreground, the signal to the launcher alone."""
+    keyboard, terminal = os.openpty()
+    command = [*DDPTOP_RUN, "--ddptop-exec", sys.executable, "-c", COUNT_SIGNALS]
+    try:
+        with started(command, environment(home), home, terminal=terminal) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            if key:
+                os.write(keyboard, key)
+            else:
+                process.send_signal(sign)
+            assert process.stdout.readline() == f"{sign.name}\n"
+            process.send_signal(signal.SIGUSR1)  # comes after all signals of lower numbers
+            assert process.stdout.read() == ""
+            assert process.wait(DEADLINE_S) == 0
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
 @pytest.mark.parametrize(
     "options",
     [

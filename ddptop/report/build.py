@@ -145,7 +145,7 @@ def make_report(
         verdict=(),
         cost=cost,
         stragglers=stragglers,
-        spans=make_spans(table, where, samples, duration_s, count),
+        spans=make_spans(table, where, samples, duration_s, count, stragglers),
         ranks=ranks,
         phases_pct=summaries.phases_pct(ranks),
         communication=summaries.summarize_communication(samples, per_sample, table, ranks, lost_pct),

@@ -143,11 +143,12 @@ class Span:
     """Exposed transfer as a share of the step, mean over ranks."""
     no_straggler_ms: float | None
     rank: int | None
-    """The rank that was flagged for the largest part of it."""
+    """The rank that was flagged for the largest part of it, or was rarely slow and cost more."""
     cause: str | None
     cost_pct: float | None
+    """`lost_s` in percent of the time in its steps."""
     lost_s: float | None
-    """Time lost to the flagged ranks."""
+    """Time lost to the flagged ranks: of all spans together `Cost.flagged_s`."""
     incarnation: int = 0
     """Elastic restarts before `first_step`, and before `last_step`."""
     last_incarnation: int = 0

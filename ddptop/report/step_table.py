@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.report.content import StallPeriod
+    from ddptop.report.content import StallPeriod, StragglerSummary
     from ddptop.report.sampling import Sample
 
 NO_RANK = -1
@@ -239,24 +239,70 @@ def span_of(table: StepTable, duration_s: float, count: int) -> Indices:
     return np.clip((share * count).astype(np.int64), 0, count - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class RareLoss:
+    """What a rank that is rarely slow has cost, as the ledger has it."""
+
+    rank: int
+    cause: str | None
+    lost_s: Column
+    """(steps,) of each element of the table."""
+
+
+def place_rare_loss(slow: StragglerSummary, samples: Sequence[Sample], table: StepTable) -> RareLoss:
+    """Divide what the ledger says a rarely slow rank has cost between the steps, by how much longer they took
+    than the median step, within the samples in which the sum of the ledger grew."""
+    sums = [_rare_rank_seconds(slow, sample) for sample in samples]
+    grown = np.maximum(0.0, np.diff(np.maximum.accumulate(sums), prepend=0.0))
+    longer_ms = np.maximum(0.0, np.nan_to_num(table.step_ms - np.nanmedian(table.step_ms)))
+    of_sample = np.bincount(table.sample, longer_ms, len(samples))
+    share = np.divide(grown, of_sample, out=np.zeros(len(samples)), where=of_sample > 0)
+    weight = longer_ms * share[table.sample]
+    if not weight.sum() > 0:  # its slow steps were not read
+        weight = np.nan_to_num(table.seconds)
+    return RareLoss(slow.rank, slow.cause, slow.lost_s * weight / weight.sum())
+
+
+def _rare_rank_seconds(slow: StragglerSummary, sample: Sample) -> float:
+    waited_for = sample.frame.ledger.run.waited_for if sample.frame.ledger is not None else ()
+    key = slow.rank, slow.place or slow.cause
+    return sum(row.dear_rank_seconds for row in waited_for if (row.rank, row.place) == key)
+
+
 def make_spans(
-    table: StepTable, where: Indices, samples: Sequence[Sample], duration_s: float, count: int
+    table: StepTable,
+    where: Indices,
+    samples: Sequence[Sample],
+    duration_s: float,
+    count: int,
+    stragglers: Sequence[StragglerSummary] = (),
 ) -> tuple[Span, ...]:
     """One Span for each interval, also for those in which no step ended."""
     edges = np.linspace(0.0, duration_s, count + 1)
+    rare = [place_rare_loss(slow, samples, table) for slow in stragglers if slow.rare is not None]
     return tuple(
-        _make_span(table, np.flatnonzero(where == i), samples, float(edges[i]), float(edges[i + 1]))
+        _make_span(table, np.flatnonzero(where == i), samples, float(edges[i]), float(edges[i + 1]), rare)
         for i in range(count)
     )
 
 
 def _make_span(
-    table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: float, end_s: float
+    table: StepTable,
+    at: Indices,
+    samples: Sequence[Sample],
+    begin_s: float,
+    end_s: float,
+    rare: Sequence[RareLoss],
 ) -> Span:
     step_ms, cost = table.step_ms[at], table.cost[at]
     rank, cause = _most_flagged(table, at, samples)
     lost_s = _known_sum(table.lost_s(table.cost)[at])
-    spent_s = float(table.seconds[at][~np.isnan(cost)].sum()) if len(at) else 0.0
+    for loss in rare:
+        rarely_s = float(loss.lost_s[at].sum())
+        if rarely_s > (lost_s or 0.0):
+            rank, cause = loss.rank, loss.cause
+        lost_s = (lost_s or 0.0) + rarely_s if rarely_s else lost_s
+    spent_s = float(table.seconds[at][~np.isnan(step_ms if rare else cost)].sum()) if len(at) else 0.0
     p50 = number_or_none(median(step_ms)) if len(at) else None
     even_ms = (step_ms * (1 - table.uneven[at]))[~np.isnan(table.uneven[at])]
     return Span(
@@ -274,7 +320,7 @@ def _make_span(
         no_straggler_ms=number_or_none(median(even_ms)) if len(even_ms) else None,
         rank=rank,
         cause=cause,
-        cost_pct=100 * lost_s / spent_s if lost_s is not None and spent_s > 0 else None,
+        cost_pct=min(100.0, 100 * lost_s / spent_s) if lost_s is not None and spent_s > 0 else None,
         lost_s=lost_s,
     )
 

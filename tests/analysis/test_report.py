@@ -313,6 +313,36 @@ def test_a_step_that_was_a_stall_is_not_told_again_as_a_slow_rank(make_world: ty
     assert [finding.kind for finding in told] == ["lost", "stall"]
 
 
+@pytest.mark.parametrize("steps", [300, 2_000])
+def test_what_rare_slow_steps_cost_is_in_the_spans_of_these_steps(
+    make_world: type[World], steps: int
+) -> None:
+    world = make_world(size=2, own=True)
+
+    def saves_at_times() -> Iterator[Received]:
+        yield from begun(world)
+        for step in range(steps):
+            world.delays = {(0, "after_optimizer"): 2_000_000} if step % 100 == 99 else {}
+            yield from world.steps(1)
+
+    found = report_from_messages(saves_at_times())
+    assert [slow.pattern for slow in found.stragglers] == ["rare"]
+    (slow,) = found.stragglers
+    spans_s = [span.lost_s or 0.0 for span in found.spans]
+    assert sum(spans_s) == pytest.approx(found.cost.flagged_s) == pytest.approx(slow.lost_s)
+    slow_spans = [
+        span
+        for span in found.spans
+        if span.first_step is not None
+        and span.last_step is not None
+        and span.first_step // 100 < (span.last_step + 1) // 100
+    ]
+    assert sum(span.lost_s or 0.0 for span in slow_spans) > 0.95 * slow.lost_s
+    assert all((span.rank, span.cause) == (0, "other") for span in slow_spans)
+    assert all((span.cost_pct or 0.0) > 30 for span in slow_spans)
+    assert all(span.rank is None for span in found.spans if span not in slow_spans and not span.lost_s)
+
+
 def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
     world = make_world(size=2)
     found = report_from_messages(chain(begun(world), world.steps(100), standing(world, 40)), growing=True)

@@ -50,7 +50,7 @@ class _Taken:
     marked_s: float = 0.0
     excess_s: float = 0.0
     events: frozenset[tuple[float, str]] = frozenset()
-    """Those still in the log: (Unix seconds, kind)."""
+    """(Unix seconds, kind) of those still in the log."""
 
 
 class NewHistory:

@@ -159,7 +159,9 @@ def divide_steps(
     rank is waited for in what is in `aside` as in any place, where it took longer than the others."""
     counts = np.asarray(block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0)
     exposed = _exposed_ms(block, counts, columns[3], parts)
-    places, kinds = _own_places(counts, columns, parts, exposed), _kinds_of_waits(block, parts, exposed)
+    n_places = _N_PLACES if aside and measures_aside else _START_PLACE + 1
+    places = _own_places(counts, columns, parts, exposed, n_places)
+    kinds = _kinds_of_waits(block, parts, exposed)
     by_class = np.zeros((len(STEP_CLASSES), *counts.shape))
     by_class[:4] = places[:4]
     places[4:8].sum(axis=0, out=by_class[BETWEEN])
@@ -205,17 +207,19 @@ _GC_PLACE, _START_PLACE = len(PLACES), len(PLACES) + 1
 _ASIDE_PLACES = [WAIT_PLACES.index(name) for name in get_args(AsidePlace)]
 _N_PLACES = max(_ASIDE_PLACES) + 1
 _WORK_PLACES = [*range(len(PLACES)), *_ASIDE_PLACES]
-"""Rows of places in which the rank does something itself."""
+"""Rows of places in which the rank does something itself; those beside training come last."""
 
 _TAKEN_FROM = [WAIT_PLACES.index(name) for name in ("before_forward", "after_optimizer", "before_backward")]
 """Places from which time aside is taken. Not from one behind backward: it is waited for in the next step."""
 
 
-def _own_places(counts: Mask, columns: Column, parts: Column | None, exposed: Column) -> Column:
-    """(_N_PLACES, n, ranks) ms, in the order of WAIT_PLACES; 0 where not known. PLACES and pauses for garbage
+def _own_places(
+    counts: Mask, columns: Column, parts: Column | None, exposed: Column, n_places: int
+) -> Column:
+    """(n_places, n, ranks) ms, in the order of WAIT_PLACES; 0 where not known. PLACES and pauses for garbage
     collection are filled in."""
     _, data, forward, backward, optimizer, other = columns
-    places = np.zeros((_N_PLACES, *counts.shape))
+    places = np.zeros((n_places, *counts.shape))
     if parts is not None:
         places[: len(PLACES)] = parts[: len(PLACES)]
         places[_GC_PLACE] = parts[PART_COLUMNS.index("gc")]
@@ -321,10 +325,11 @@ def _waits_of_group(
 
 
 def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
-    """(m,) where the last rank was. `excess`: (places, m) of that rank over the group; `fetches`: whether a
-    DataLoader was seen in the step."""
-    work = excess[_WORK_PLACES]
-    place, most = np.take(_WORK_PLACES, work.argmax(axis=0)), work.max(axis=0)
+    """(m,) where the last rank was. `excess`: (places, m) of that rank over the group, those beside training
+    only where some are known; `fetches`: whether a DataLoader was seen in the step."""
+    work_places = [place for place in _WORK_PLACES if place < len(excess)]
+    work = excess[work_places]
+    place, most = np.take(work_places, work.argmax(axis=0)), work.max(axis=0)
     between_steps = ~fetches & (place == WAIT_PLACES.index("before_forward"))
     place = np.where(between_steps, WAIT_PLACES.index("between_steps"), place)
     collects = excess[_GC_PLACE] > GC_SHARE * np.maximum(work.sum(axis=0), most)

@@ -10,10 +10,12 @@ the number in it.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,9 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, StepRow, Steps
 from ddptop.transport.sender import AckedSender
+
+PR_SET_PDEATHSIG = 1
+"""Of `prctl`: the signal at the end of the parent."""
 
 LOOK_S = 0.25
 BATCH = 250
@@ -81,6 +86,7 @@ def crash(sender: AckedSender, directory: str, session: int) -> None:
 
 
 def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed pytest ends no process itself
     directory, run_id, *numbers, end_word = sys.argv[1:]
     rank, world, steps = (int(text) for text in numbers[:3])
     rate, buckets, window, drain_s = float(numbers[3]), int(numbers[4]), int(numbers[5]), float(numbers[6])

@@ -266,9 +266,32 @@ def _launch_watched(
 
 def _end_run(run: Run, code: int) -> None:
     try:
-        run.end_run(code)
+        with _first_signal_waits():
+            run.end_run(code)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever fails in ddptop
         note(f"the recording could not be ended: {error}")
+
+
+@contextlib.contextmanager
+def _first_signal_waits() -> Iterator[None]:
+    """While a run is ended, which takes seconds at most, the first signal changes nothing: all has ended, and
+    the recording shall say so. The second one is handled as before."""
+
+    def pass_over(_number: int, _frame: FrameType | None) -> None:
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, pass_over)
+    try:
+        yield
+    finally:
+        restore()
 
 
 SI_KERNEL = 0x80
@@ -277,7 +300,9 @@ SI_KERNEL = 0x80
 KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Ctrl-C and the key that quits."""
 
-FORWARDED = (*KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (*KEYS, signal.SIGTERM, signal.SIGHUP)
+
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 CHECK_S = 1.0
 """How often the command is looked for where its end was not told: another thread may take a signal."""
@@ -295,12 +320,11 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def forward(number: int, *, has_it: bool) -> None:
-        ends = run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2)
-        if run is not None and ends:
+        if run is not None and number in ENDING:
             run.note_signal(number)
-        if not has_it:
-            if run is not None and ends:
+            if not has_it:
                 run.prepare_end()
+        if not has_it:
             process.send_signal(number)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:  # another thread got it: by whom is unknown

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.cli import launch
 from ddptop.cli.launch import begin_if_possible, begin_torchrun, is_torchrun_over_hosts, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options, own_script
 from ddptop.frames.numbers import counted
@@ -373,6 +374,24 @@ def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) 
         assert process.wait(DEADLINE_S) == 9
         assert process.stderr is not None
         assert "no training step was seen" in own_lines(process.stderr.read())[-1], "the run is ended"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_run_is_ended_does_not_stop_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sign: signal.Signals
+) -> None:
+    ended = []
+
+    class EndedLate:
+        def end_run(self, exit_code: int) -> None:
+            os.kill(os.getpid(), sign)
+            ended.append(exit_code)
+
+    handlers = [signal.getsignal(number) for number in launch.ENDING]
+    monkeypatch.setattr(launch, "begin_if_possible", lambda *_: EndedLate())
+    assert main(["--ddptop-exec", sys.executable, "-c", "raise SystemExit(3)"]) == 3
+    assert (ended, capsys.readouterr().err) == ([3], "")
+    assert [signal.getsignal(number) for number in launch.ENDING] == handlers
 
 
 COUNT_SIGNALS = """

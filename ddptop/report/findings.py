@@ -458,10 +458,9 @@ def _no_straggler(report: Report) -> Finding:
         yet = " yet" if report.run.state in NOT_ENDED else ""
         return Finding("no_detail", "doubt", f"no rank was slow · {NOT_MEASURABLE}{yet}")
     if cost.uneven_pct >= UNEVEN_PCT and _is_below_error_bound(report):
-        within = fixed(report.communication.bound_ms or 0.0)
-        return Finding(
-            "even", "good", f"no rank was slow by more than the clock error (±{within} ms) · {lost}"
-        )
+        within = f"±{fixed(report.communication.bound_ms or 0.0)} ms"
+        error = f"the {'clock' if report.hosts else 'timestamp'} error ({within})"
+        return Finding("even", "good", f"no rank was slow by more than {error} · {lost}")
     if cost.uneven_pct >= UNEVEN_PCT:
         return Finding("uneven", "good", f"no rank was consistently slow · {lost}")
     return Finding("even", "good", f"no rank was slow · {lost}")

@@ -163,7 +163,7 @@ class RankRelay:
         relayed = self._sessions.get(session)
         if relayed is None:
             return 0, 0
-        # If this agent has lost rows, it must report the number in any case: the collector knows which ones.
+        # If this agent lacks rows, it must report the number in any case: the collector knows which ones.
         arrived = 0 if self._outbox.lost_rows else relayed.next_step
         return arrived, max(relayed.next_step, relayed.progress.step if relayed.progress else 0)
 

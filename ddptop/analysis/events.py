@@ -1,7 +1,7 @@
 """Events and sessions: what the collector and the ranks report beside their steps.
 
 An event changes the state and adds a line to the log. Each process of a rank is a session: this module
-decides which session is the present one and counts the steps that are lost.
+decides which session is the present one and counts the steps that are missing.
 """
 
 from __future__ import annotations

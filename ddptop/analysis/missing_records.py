@@ -22,7 +22,7 @@ class MissingRecords:
         """A thinned recording holds only the steps divisible by this number; 1: all."""
 
     def note_lost(self, since_ns: int) -> None:
-        """Note that steps are lost, which is known since then."""
+        """Note that steps are missing, which is known since then."""
         if self.lost_since_ns is None or since_ns < self.lost_since_ns:
             self.lost_since_ns = since_ns
 

@@ -255,7 +255,7 @@ class SessionTable(_Columns):
     number: Integers
     """Its session."""
     next_step: Integers
-    """How many of its steps have arrived or are lost."""
+    """How many of its steps have arrived or are missing."""
     begun: Integers
     """1: some have arrived."""
     generation: Integers

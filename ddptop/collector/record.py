@@ -218,7 +218,7 @@ class KeptBeats:
 
 
 class Counts:
-    """Counts of received and lost rows of each rank, which are recorded for a later collector.
+    """Counts of received and missing rows of each rank, which are recorded for a later collector.
 
     A later collector reads only the end of the recording. Without the counts it would take all rows before
     that for received.
@@ -232,7 +232,7 @@ class Counts:
         """Rows that all ranks have lost, at the last call."""
 
     def new_events(self, state: RunState, now_ns: int) -> list[Event]:
-        """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
+        """An event for each rank with missing rows, or begun or ended a process, since the last call."""
         events: list[Event] = []
         table = state.table
         # Compared as columns: with thousands of ranks a loop every second would cost.

@@ -397,7 +397,7 @@ class Collector:
         )
 
     def _notify_losses(self) -> None:
-        """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
+        """Notify the launcher, for a person without a screen: missing records, errors of the recording."""
         lost, note = self._counts.lost, self._record.trouble_note
         notices = {
             "lost": f"{missing_records_phrase(lost)} so far" if lost else None,

@@ -56,8 +56,8 @@ class LedgerRanks:
     end_s: Column
     """Time after the last step, until the run ended."""
     unknown_s: Column
-    """The running step, lost records, and what steps without phases take longer than usual and than recorded
-    steps like them."""
+    """The running step, missing records, and what steps without phases take longer than usual and than
+    recorded steps like them."""
 
 
 LEDGER_CLASSES: tuple[LedgerClass, ...] = get_args(LedgerClass)

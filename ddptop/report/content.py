@@ -322,7 +322,7 @@ class Report:
     - `ranks`: list of RankSummary (by rank), `phases_pct`: share of the step by phase, mean over ranks
     - `communication`: Communication, `buckets`: list of BucketSummary
     - `stalls`: list of StallPeriod, `deaths`: list of Death, `troubles`: list of Alert, those that were
-      active at any time (NaN, replica drift, lost records, recording), `events`: list of LoggedEvent
+      active at any time (NaN, replica drift, missing records, recording), `events`: list of LoggedEvent
     - `advice`: list of Suggestion (wrong numbers, then stalls, then the largest gain first)
     - `overhead`: Overhead at the end
     - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host

@@ -95,7 +95,7 @@ class LauncherNotices:
 
     def open_socket(self, folder: Path, session: int) -> None:
         """From now on launchers can give notice, where the system has such sockets. Without one, steps of
-        up to a quarter of a second are lost at the end."""
+        up to a quarter of a second are missing at the end."""
         with suppress(OSError, AttributeError):
             self._socket = EndNotices(folder, session)
 

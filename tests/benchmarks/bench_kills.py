@@ -6,7 +6,7 @@ the hosts are namespaces of this machine (`tests/hosts/namespaces.py`). Two host
 stopped (SIGSTOP) for a moment, and the cable of a host is pulled. Afterwards the same steps are trained
 under torchrun.
 
-The table has what was done how often, what each outlet says of lost records, whether the weights are equal,
+The table has what was done how often, what each outlet says of missing records, whether weights are equal,
 what was left behind, and every critical event and every sentence about a stall that a viewer has shown: in
 a training that nothing harms but a cut link each of them should be about the link. Exits with code 1 where
 the weights differ, a step is missing, or something is left.
@@ -156,7 +156,7 @@ def _rows(table: Path) -> list[list[str]]:
 
 
 def said_of_loss(a: Host, job: Job) -> Iterator[tuple[str, str]]:
-    """By outlet, what it says of lost records."""
+    """By outlet, what it says of missing records."""
     (path,) = (a.folder / "state" / "ddptop").glob("run.ddptop")
     picture = recorded(a)
     yield "--json", str(sum(rank["lost_records"] for rank in picture["ranks"]))
@@ -267,7 +267,7 @@ def main() -> int:
     print(f"| steps trained, by rank (step, records, lost) | {steps}, {sorted(counts)} |")
     print(f"| left behind | {'; '.join(left) or 'nothing'} |")
     for outlet, said in loss:
-        print(f"| lost records: {outlet} | {said} |")
+        print(f"| missing records: {outlet} | {said} |")
     for line in lines:
         print(f"| critical | {line} |")
     shown: collections.Counter[str] = collections.Counter()

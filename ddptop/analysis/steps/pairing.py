@@ -292,7 +292,7 @@ class Pairing:
         return 0 if pending is None else pending.n_ranks
 
     def _forget_through(self, last: int) -> None:
-        """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""
+        """Drop the steps up to `last`: every rank is past it, so rows that they still lack are missing."""
         self._floor = last
         old = {step: pending for step, pending in self._steps.items() if step <= last}
         for pending in {id(pending): pending for pending in old.values()}.values():

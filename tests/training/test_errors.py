@@ -159,6 +159,20 @@ def test_of_a_worker_that_is_gone_the_signal_or_the_exit_code_is_told(
     assert functions(report)[-2:] == ["load", "report_of"]
 
 
+class Unbuilt:
+    """As an FSDP model whose `__init__` has failed: it asks itself for what it does not have."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("needs an accelerator")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.module, name)
+
+
+def test_of_an_object_that_cannot_be_asked_the_message_is_kept() -> None:
+    assert report_of(Unbuilt).reason == "RuntimeError: needs an accelerator"
+
+
 def test_pools_have_the_workers_calls_in_the_exceptions_cause() -> None:
     context = multiprocessing.get_context("fork")
     with context.Pool(1) as pool:

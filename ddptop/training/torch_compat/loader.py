@@ -6,6 +6,7 @@ Its `_workers`, `_num_yielded` and `_index_sampler` are the same in torch 2.6, 2
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -16,7 +17,8 @@ def exited_workers(trace: TracebackType | None) -> dict[int, int]:
     """Exit codes of the workers that have exited, by pid, of the loaders in a traceback; -9 is SIGKILL."""
     codes: dict[int, int] = {}
     for frame, _ in traceback.walk_tb(trace):
-        workers = getattr(frame.f_locals.get("self"), "_workers", None)
+        # Runs no code of the script: what an FSDP that failed in its `__init__` is asked for never ends.
+        workers = inspect.getattr_static(frame.f_locals.get("self"), "_workers", None)
         for worker in workers if isinstance(workers, list) else ():
             if isinstance(worker, BaseProcess) and worker.pid is not None and worker.exitcode is not None:
                 codes[worker.pid] = worker.exitcode

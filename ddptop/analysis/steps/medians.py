@@ -76,15 +76,18 @@ class DetailMedians:
         """(ranks,) median lateness; for a rank in several process groups the largest in absolute value."""
         return self._largest("lateness", lambda window, slots: median(window.ranks.of("lateness", slots)))
 
-    def lateness_of(self, rank: int, slots: Indices) -> Column:
-        """(n,) lateness of one rank in single steps; of several process groups the largest absolute value."""
-        lateness = np.full(len(slots), np.nan)
+    def lateness_of(self, ranks: Indices, slots: Indices) -> Column:
+        """(k, n) lateness of k ranks, in ascending order, in n single steps; for a rank in several process
+        groups the largest in absolute value."""
+        lateness = np.full((len(ranks), len(slots)), np.nan)
         for window in self.window.scopes.values() if self.window is not None else ():
-            if rank not in window.scope.ranks or window.clock_free:
+            if window.clock_free:
                 continue
-            values = window.ranks.of("lateness", slots)[window.scope.ranks.index(rank)]
+            _, places, members = np.intersect1d(ranks, window.members, return_indices=True)
+            values, before = window.ranks.of("lateness", slots, members), lateness[places]
             with np.errstate(invalid="ignore"):
-                lateness = np.where(np.abs(values) > np.fmax(np.abs(lateness), -1.0), values, lateness)
+                larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
+            lateness[places] = np.where(larger, values, before)
         return lateness
 
     @property

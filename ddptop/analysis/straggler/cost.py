@@ -90,7 +90,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
         suspect = suspects.by_arrivals(window, evaluated) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
-        lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)
+        lateness = DetailMedians(window, slots, figures.world).lateness_of(np.array([late.rank]), slots)[0]
         first = late_since(lateness)
         if first:
             slots = slots[first:]

@@ -117,7 +117,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
         waited = window.ranks.of(detail.name("exposed_wait"), detail_slots[places_of_detail])[rank]
         waits["wait"][places] = waited
         waits["transfer"][places] = window.ranks.of("exposed", detail_slots[places_of_detail])[rank] - waited
-        waits["lateness"][places] = detail.lateness_of(rank, detail_slots[places_of_detail])
+        waits["lateness"][places] = detail.lateness_of(np.array([rank]), detail_slots[places_of_detail])[0]
     exposed, waited = steps.exposed(slots)[rank], steps.exposed_wait(slots)[rank]
     for name, every in (("wait", waited), ("transfer", exposed - waited)):
         waits[name] = np.where(np.isnan(every), waits[name], every)
@@ -377,26 +377,10 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     slots, numbers = slots[single], kept.step[points[single]]
     detail = DetailMedians(window, slots, figures.world)
     if figure == "lateness":
-        return numbers, _largest_lateness(detail, figures.world, slots)
+        return numbers, detail.lateness_of(np.arange(figures.world), slots)
     waited = window.ranks.of(detail.name("exposed_wait"), slots)
     if figure == "lost":
         return numbers, waited
     if figure == "transfer":
         return numbers, window.ranks.of("exposed", slots) - waited
     return numbers, window.ranks.of(figure, slots)
-
-
-def _largest_lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
-    """(ranks, n) lateness; for a rank in several process groups the one with the largest absolute value."""
-    lateness = np.full((world, len(slots)), np.nan)
-    window = detail.window
-    assert window is not None
-    for scope in window.scopes.values():
-        if scope.clock_free:
-            continue
-        values = scope.ranks.of("lateness", slots)
-        before = lateness[scope.members]
-        with np.errstate(invalid="ignore"):
-            larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
-        lateness[scope.members] = np.where(larger, values, before)
-    return lateness

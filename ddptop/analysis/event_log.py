@@ -97,7 +97,7 @@ class EventLog:
 
     def _newest(self) -> list[_Entry]:
         """The newest entries by time, not by order of arrival: a batch of steps is about an earlier time."""
-        return sorted(self._entries, key=lambda one: one.unix_s)[-self.kept :]
+        return sorted(self._entries, key=lambda entry: entry.unix_s)[-self.kept :]
 
     def all(self) -> tuple[LoggedEvent, ...]:
         """All events, oldest first."""

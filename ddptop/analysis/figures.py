@@ -56,7 +56,7 @@ class StepFlag(NamedTuple):
         """The flag with this rank first: of two equally late ones the main straggler stays the same."""
         if self.ranks[0] == rank:  # usually
             return self
-        order = sorted(self.ranks, key=lambda one: one != rank)
+        order = sorted(self.ranks, key=lambda late_rank: late_rank != rank)
         return self._replace(ranks=tuple(order) if rank in order else self.ranks)
 
     def excess(self, steps: StepWindow, slots: Indices) -> Column:

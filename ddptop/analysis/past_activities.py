@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ddptop.protocol.messages import Activity, Phase
-from ddptop.protocol.step_columns import BEGIN, WALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,8 +130,7 @@ class PastActivities:
         """In which of the next complete steps ranks evaluated or saved: their indices, ascending."""
         if not self._pending:
             return []
-        begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
-        end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
+        begin_ns, end_ns = block.spans_ns()
         n_steps, n_ranks = end_ns.shape
         steps: set[int] = set()
         pending, self._pending = self._pending, []

@@ -13,8 +13,8 @@ from ddptop.analysis.events import begin_session, note_compiling, note_left_earl
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import find_own_host
 from ddptop.analysis.hosts import unwrap
-from ddptop.analysis.hot_calls import ReceivedSamples
 from ddptop.analysis.rank_messages import RankMessages
+from ddptop.analysis.received_samples import ReceivedSamples
 from ddptop.analysis.stall.at_exit import keep_stall, stall_at_end
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation

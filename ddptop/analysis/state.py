@@ -19,13 +19,13 @@ from ddptop.analysis.health.preflight import Preflight
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
-from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.ledger.sums import RunLedger
 from ddptop.analysis.missing_records import MissingRecords
 from ddptop.analysis.past_activities import PastActivities
 from ddptop.analysis.presence import Presence
 from ddptop.analysis.rank_table import RankTable
 from ddptop.analysis.ranks import ABSENT
+from ddptop.analysis.received_samples import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.run_end import RunEnd
 from ddptop.analysis.sessions import Sessions
 from ddptop.analysis.stall.excuses import StallExcuses

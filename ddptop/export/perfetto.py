@@ -100,7 +100,7 @@ class PerfettoSink(Sink):
         for detail in batch.evaluated.detail:
             for group in detail.figures.groups:
                 times = launch_times(detail, group)
-                for place, step_index in enumerate(detail.at):
+                for place, step_index in enumerate(detail.step_indices):
                     launches.setdefault(step_index, []).append((group, times, place))
         figures = detail_columns(batch)[0]
         names, values = [f"{name}_ms" for name in figures], np.stack([*figures.values()], axis=-1)

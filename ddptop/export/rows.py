@@ -11,7 +11,7 @@ from ddptop.analysis.steps.own_times import FIGURE_OF_PART, OWN_COLUMNS, PART_CO
 from ddptop.analysis.steps.windows import FREE, SCOPE_COLUMNS, STEP_COLUMNS, WAITS
 from ddptop.export.columns import STEPS, UNKNOWN
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS
+from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def begins_ns(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
     A rank of a host whose clock was not compared: by the wall clock of that host.
     """
     block = evaluated.block
-    begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
+    begin_ns = block.begin_ns(slice(None))
     unix_ns, monotonic_ns = state.clock or (0, 0)
     # One clock: only the begin of the run is taken off.
     if not any(how.several_hosts for divided in evaluated.divided for how in divided.compared):
@@ -86,26 +86,26 @@ class LaunchTimes(NamedTuple):
 
 def launch_times(detail: EvaluatedDetail, group: GroupBuckets) -> LaunchTimes:
     """The times of one process group in the steps of `detail`."""
-    chunk = slice(detail.first, detail.first + len(detail.at))
-    timing, found, free = group.timing, group.found, group.free if detail.clock_free else None
+    chunk = slice(detail.first, detail.first + len(detail.step_indices))
+    timing, figures, free = group.timing, group.figures, group.free if detail.clock_free else None
     shift = timing.shift[chunk]
     # On the group's common clock: each rank's own begin of the step is taken off.
     ready, end = timing.ready[:, chunk] - shift, timing.end[:, chunk] - shift
     begin_shift = shift if free is None else np.zeros_like(shift)
     start, arrival = (
-        times_us[:, chunk] - begin_shift for times_us in (found if free is None else free).arrivals
+        times_us[:, chunk] - begin_shift for times_us in (figures if free is None else free).arrivals
     )
     last, late = np.full(start.shape[:2], UNKNOWN), np.full_like(start, np.nan)
     # Without common clocks nobody can say who came last.
     if timing.aligned and free is None:
         late = formulas.lateness(start + shift)
-        last = np.array([*group.window.scope.ranks, UNKNOWN])[found.bucket_last[chunk].T]
+        last = np.array([*group.window.scope.ranks, UNKNOWN])[figures.bucket_last[chunk].T]
     bound = np.fmax.reduce(group.ranks[SCOPE_COLUMNS.index("bound"), chunk], axis=-1)
     wait, transfer = formulas.wait(start, arrival), formulas.transfer(arrival, end)
     ms = [
         times_us / US_PER_MS for times_us in (ready, start, arrival, end, end - start, wait, transfer, late)
     ]
-    return LaunchTimes._make([*ms, last, bound < found.bucket_skew[chunk].T])
+    return LaunchTimes._make([*ms, last, bound < figures.bucket_skew[chunk].T])
 
 
 def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -117,7 +117,7 @@ def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], 
     columns = {name: np.full(shape, np.nan) for name in names}
     detailed, clock_free = np.zeros((2, shape[0]), bool)
     for detail in evaluated.detail:
-        step_indices, figures = np.array(detail.at), detail.figures
+        step_indices, figures = np.array(detail.step_indices), detail.figures
         chunk = slice(detail.first, detail.first + len(step_indices))
         detailed[step_indices], clock_free[step_indices] = True, detail.clock_free
         free_at = len(figures.ranks) - len(FREE)
@@ -177,7 +177,7 @@ def step_rows(batch: Batch) -> Rows:
 def bucket_rows(batch: Batch) -> Iterator[Rows]:
     """The rows of `buckets`: of consecutive steps and one process group each, without joined ranks."""
     for detail in batch.evaluated.detail:
-        exported_steps = np.flatnonzero(np.isin(detail.at, batch.at))
+        exported_steps = np.flatnonzero(np.isin(detail.step_indices, batch.at))
         for group in detail.figures.groups:
             numbers, members, times = (
                 group.timing.bucket_numbers,
@@ -195,7 +195,7 @@ def bucket_rows(batch: Batch) -> Iterator[Rows]:
             model, bucket, size = np.array(facts, np.int64).T[:, launch]
             yield {
                 "incarnation": np.full(len(step_place), batch.incarnation),
-                "step": batch.steps[np.array(detail.at)[step_place]],
+                "step": batch.steps[np.array(detail.step_indices)[step_place]],
                 "rank": members[who],
                 **dict(
                     zip(("launch", "model", "bucket", "bytes"), (launch, model, bucket, size), strict=True)

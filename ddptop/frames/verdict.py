@@ -250,13 +250,13 @@ def _in_long_step(frame: Frame) -> Verdict:
 
 def _usual_length(frame: Frame) -> str:
     """`evaluating usually takes 18 s`: the median of those before in this run; empty: there were none."""
-    now = frame.activities[0]
+    present = frame.activities[0]
     lasted_s = [
         span.until_s - span.since_s
         for span in frame.past_activities
-        if span.kind == now.kind and span.until_s < now.since_s
+        if span.kind == present.kind and span.until_s < present.since_s
     ]
-    what = _ACTIVITY_KINDS.get(now.kind)
+    what = _ACTIVITY_KINDS.get(present.kind)
     return f"{what} usually takes {duration(float(median(np.array(lasted_s))))}" if lasted_s and what else ""
 
 

@@ -601,6 +601,7 @@ def test_two_waits_for_a_rank_in_one_step_are_one_dear_step() -> None:
         run_world(world, reducer, 1)
     ledger = ledger_of(world, reducer)
     dear = [waited for waited in ledger.run.waited_for if waited.n_dear]
+    assert dear
     assert all(len({*waited.dear_steps}) == len(waited.dear_steps) == waited.n_dear for waited in dear)
 
 

@@ -188,7 +188,7 @@ def ranks_by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int,
 
 def least_position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
     """`ranks 4-7, last at step 120, bucket 3`: the position of the rank that is least far."""
-    least = min((state.ranks[rank] for rank in ranks), key=lambda one: (one.step, one.bucket or 0))
+    least = min((state.ranks[rank] for rank in ranks), key=lambda rank: (rank.step, rank.bucket or 0))
     bucket = "" if least.bucket is None else f", bucket {least.bucket}"
     return f"{range_phrase(ranks, state.world)}, last at step {least.step:,}{bucket}"
 

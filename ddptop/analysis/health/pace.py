@@ -147,7 +147,9 @@ def _largest_change(rest: Column) -> int:
     """Index of the block before which and from which on these scatter least around their means, by ratio."""
     logs = np.log(np.maximum(rest, 1e-3))
     splits = range(ENDS, len(logs) - ENDS + 1)
-    return min(splits, key=lambda at: at * logs[:at].var() + (len(logs) - at) * logs[at:].var())
+    return min(
+        splits, key=lambda split: split * logs[:split].var() + (len(logs) - split) * logs[split:].var()
+    )
 
 
 def _first(steps: Column, between_ms: float, *, slower: bool) -> int:

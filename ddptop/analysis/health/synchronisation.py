@@ -135,8 +135,8 @@ class Synchronisation:
         """All ranks have reported this step."""
         self.skipped.complete(step)
         for key, model in self._models.items():
-            for older in sorted(known for known in model.steps if known <= step):
-                self._blame_some(key, model, model.steps.pop(older), present)
+            for reported in sorted(reported for reported in model.steps if reported <= step):
+                self._blame_some(key, model, model.steps.pop(reported), present)
         self._waiting = any(model.steps for model in self._models.values())
 
     def explains(self, model: int, ranks: tuple[int, ...], step: int) -> bool:
@@ -277,9 +277,9 @@ class SkippedBackwards:
 
     def complete(self, step: int) -> None:
         """All ranks have reported this step."""
-        for place in sorted(known for known in self._steps if known[0] <= step):
-            reports, unix_s = self._steps.pop(place)
-            self._evaluate(place[0], place[1], reports, unix_s)
+        for key in sorted(key for key in self._steps if key[0] <= step):
+            reports, unix_s = self._steps.pop(key)
+            self._evaluate(key[0], key[1], reports, unix_s)
 
     def alert(self) -> Alert | None:
         """The alert of ranks that are ahead of the others, while they are."""

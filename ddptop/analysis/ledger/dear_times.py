@@ -36,8 +36,7 @@ WITNESSED = NO_KIND + 1
 """Stands for the kind of a dear step that was left out, and of which heartbeats told (`witnesses.py`)."""
 
 ASIDE_ROWS = [STEP_CLASSES.index(name) for name in ("evaluation", "compiling", "phase", "saving")]
-"""Classes that are known of a step that was left out, too."""
-
+"""Classes whose time is known also in steps that were left out."""
 
 RECORDED, LEFT_OUT, AS_USUAL = range(len(STEP_CLASSES), len(STEP_CLASSES) + 3)
 """Rows behind those of STEP_CLASSES: the length of recorded steps, that of steps that were left out, and what
@@ -48,7 +47,7 @@ N_ROWS = AS_USUAL + 1
 
 @dataclass(frozen=True, slots=True)
 class DearTimes:
-    """Dear steps of one kind, without what is known of those that were left out, too."""
+    """Sums over dear steps of one kind, without the time of ASIDE_ROWS, which nothing has to explain."""
 
     n_recorded: int
     n_left_out: int
@@ -126,7 +125,7 @@ def scale_dear(sums: Mapping[int, DearTimes]) -> DearScales:
     return DearScales(by_kind, explained)
 
 
-def kinds_of_steps(length: Column, is_marked: Mask) -> Integers:
+def kinds_of_dear_steps(length: Column, is_marked: Mask) -> Integers:
     """(n,) the kind of dear steps of these lengths. `is_marked`: whether a rank is known to save, to evaluate
     or to be in a declared phase in it."""
     return np.asarray(2 * np.frexp(length)[1].astype(np.int64) + is_marked)

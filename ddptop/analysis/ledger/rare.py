@@ -58,11 +58,11 @@ def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | No
     of_run = _dearest(ledger, ledger.run)
     if of_run is None or whole_run:
         return of_run
-    now = any(
+    is_recent = any(
         waited.n_dear and (waited.rank, waited.place) == (of_run.rank, of_run.place or of_run.cause)
         for waited in ledger.recent.waited_for
     )
-    return of_run if now else None
+    return of_run if is_recent else None
 
 
 def _dearest(ledger: Ledger, cost: SkewCost) -> Straggler | None:

@@ -79,6 +79,7 @@ DEAR_NUMBERS = ("longest_ms", "since_s", "until_s")
 """Floats of a DearSum."""
 
 PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving", "compiling")
+"""A mark is recorded with the index of its place here, so none may move."""
 
 
 def pack_ledger(ledger: RunLedger, since_bin: int, *, with_heartbeats: bool = True) -> bytes:
@@ -245,6 +246,7 @@ def _read_rows(data: bytes, n_ranks: int, rows: Sequence[int], n_rows: int) -> C
 
 
 BIN_FIELDS = 7
+"""Numbers of a bin (`TimeBin.numbers`)."""
 
 
 def _pack_bins(bins: Sequence[TimeBin]) -> bytes:

@@ -21,7 +21,7 @@ from ddptop.analysis.ledger.dear_times import (
     WITNESSED,
     add_dear_times,
     dear_steps,
-    kinds_of_steps,
+    kinds_of_dear_steps,
     scale_dear,
 )
 from ddptop.analysis.ledger.step_times import (
@@ -40,7 +40,7 @@ from ddptop.analysis.ledger.witnesses import LEAST_WITNESSED_MS, Heartbeats
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.statistics import median, reduce_rows
 from ddptop.protocol.messages import Flag, Phase
-from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
+from ddptop.protocol.step_columns import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -514,9 +514,12 @@ class RunLedger:
         self._add(steps, block, end_s)
         kinds, waits = steps.kinds, _dear_waits(steps.times.waits, numbers, end_s, steps.lengths.is_dear)
         if dear is None or not self.scales_dear:
-            return [wait._replace(kind=int(kinds[at])) for at, wait in waits]
+            return [wait._replace(kind=int(kinds[index])) for index, wait in waits]
         sum_dear = partial(_add_by_kind, dear_before, dear, len(self.left_out))
-        return [wait._replace(kind=int(kinds[at]), dear=partial(sum_dear, until=at)) for at, wait in waits]
+        return [
+            wait._replace(kind=int(kinds[index]), dear=partial(sum_dear, until=index))
+            for index, wait in waits
+        ]
 
     def _divide(
         self,
@@ -530,8 +533,7 @@ class RunLedger:
         of `take`."""
         wall = round_to_us(columns[0])
         self._resize(wall.shape[1])
-        begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
-        end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
+        begin_ns, end_ns = block.spans_ns()
         begins_group = bool(numbers[0] == 0)
         late_start_ms, gap_ms = self._add_gap_before(begin_ns[0], begins_group=begins_group)
         aside = self._take_marks(begin_ns, end_ns, begins_group=begins_group) if self.marks else []
@@ -840,7 +842,7 @@ class RunLedger:
             begins, ends = begin_ns[:, mark.rank], end_ns[:, mark.rank]
             if mark.end_ns >= ends[-1]:
                 self.marks.append(mark)
-            inner = [other for place in _INNER[mark.place] for other in inner_of[place][mark.rank]]
+            inner = [span for place in _INNER[mark.place] for span in inner_of[place][mark.rank]]
             first = int(np.searchsorted(ends, mark.begin_ns, side="right"))
             if mark.place == "compiling" and begins_group:
                 first = max(1, first)
@@ -852,7 +854,7 @@ class RunLedger:
                 if mark.is_heard:
                     step_ns = int(begins[step]), int(ends[step])
                     measured = inner_of["evaluation"][mark.rank]
-                    is_measured = any(_overlap_ns(other, step_ns) for other in measured)
+                    is_measured = any(_overlap_ns(evaluation, step_ns) for evaluation in measured)
                     ms = np.inf if not self.measures_aside else 0 if is_measured else ms
                 key = step, mark.rank, mark.place, mark.phase
                 before_ms, before_data_ms = aside.get(key, (0.0, 0.0))
@@ -913,12 +915,12 @@ def _overlap_ns(mark: MarkedSpan, within: tuple[int, int]) -> int:
 
 def _uncovered_ns(span: tuple[int, int], marks: Iterable[MarkedSpan]) -> int:
     """How much of the span none of these covers."""
-    at, end = span
+    reached, end = span
     uncovered = 0
     for mark in sorted(marks, key=lambda mark: mark.begin_ns):
-        uncovered += max(0, min(mark.begin_ns, end) - at)
-        at = max(at, min(mark.end_ns, end))
-    return uncovered + max(0, end - at)
+        uncovered += max(0, min(mark.begin_ns, end) - reached)
+        reached = max(reached, min(mark.end_ns, end))
+    return uncovered + max(0, end - reached)
 
 
 _ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLASSES)}
@@ -1019,7 +1021,7 @@ def _find_kinds(block: StepBlock, long: Indices, of_step_ms: Column, aside: Iter
     kinds = np.full(len(of_step_ms), NO_KIND)
     if len(long):
         is_marked = np.isin(long, [time.step for time in aside])
-        kinds[long] = _known_kinds(block, long, kinds_of_steps(of_step_ms[long], is_marked))
+        kinds[long] = _known_kinds(block, long, kinds_of_dear_steps(of_step_ms[long], is_marked))
     return kinds
 
 
@@ -1055,10 +1057,10 @@ def _dear_sums(
     how long one rank and all ranks waited. A step may have several waits for the same rank: for gradients and
     in other collectives."""
     sums: dict[int, DearSum] = {}
-    for at in np.unique(step).tolist():
-        of_step = step == at
-        longest_ms, rank_ms = float(longest[of_step].sum()), float(total[of_step].sum())
-        add_dear(sums, int(numbers[at]), float(end_s[at]), longest_ms, KindWaits(1, rank_ms), int(kinds[at]))
+    for index in np.unique(step).tolist():
+        of_step = step == index
+        longest_ms, waits = float(longest[of_step].sum()), KindWaits(1, float(total[of_step].sum()))
+        add_dear(sums, int(numbers[index]), float(end_s[index]), longest_ms, waits, int(kinds[index]))
     return sums
 
 
@@ -1082,10 +1084,10 @@ def _dear_waits(
     """Each with the index of its step."""
     sums: dict[tuple[int, int, int], list[float]] = {}
     for wait in waits if is_dear.any() else ():
-        for at in np.flatnonzero(is_dear[wait.steps]).tolist():
-            key = int(wait.steps[at]), int(wait.last[at]), int(wait.place[at])
+        for i in np.flatnonzero(is_dear[wait.steps]).tolist():
+            key = int(wait.steps[i]), int(wait.last[i]), int(wait.place[i])
             longest_ms, rank_ms = sums.get(key, (0.0, 0.0))
-            sums[key] = [longest_ms + float(wait.longest_ms[at]), rank_ms + float(wait.total_ms[at])]
+            sums[key] = [longest_ms + float(wait.longest_ms[i]), rank_ms + float(wait.total_ms[i])]
     return [
         (
             step,

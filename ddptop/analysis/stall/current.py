@@ -200,7 +200,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
         return _diagnose_start(state, now_ns)
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
-    silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
+    silent = tuple(sorted(rank for on_host in _silent_hosts(state, now_ns).values() for rank in on_host))
     dead = state.ended_badly()
     caused = any(not follows(ranks[rank]) for rank in dead)
     dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
@@ -313,8 +313,8 @@ def stall_now(state: RunState, now_ns: int) -> tuple[str, int]:
 def _entered(state: RunState, rank: int, waiting: Sequence[int], since_ns: int) -> str:
     """The function that a rank has entered since `since_ns` where the others wait; empty: not known."""
     answer = answer_since(state.ranks[rank], since_ns)
-    answers = (answer_since(state.ranks[other], since_ns) for other in waiting if other != rank)
-    waits = next((other for other in answers if other is not None and in_collective(other.stacks)), None)
+    of_others = (answer_since(state.ranks[waiter], since_ns) for waiter in waiting if waiter != rank)
+    waits = next((sent for sent in of_others if sent is not None and in_collective(sent.stacks)), None)
     return "" if answer is None or waits is None else function_entered(answer.stacks, waits.stacks)
 
 

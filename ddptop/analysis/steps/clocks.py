@@ -105,8 +105,8 @@ class HostClocks:
         return Clock(t_ns, host, *other_values)
 
     def newest(self, hosts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(n,) 0: the host's clock was not compared, 1: it is the collector's, else more; and (6, n) the last
-        comparison, CLOCK_FIELDS and when it arrived."""
+        """(n,) the hosts' places: 0 of a clock that was not compared, 1 of the collector's, else more; and
+        (6, n) the last comparisons, CLOCK_FIELDS and when each arrived."""
         place, own_host = self._place, self.own_host
         key = (*hosts,), own_host, len(place)
         if key != self._places[0]:
@@ -116,8 +116,8 @@ class HostClocks:
 
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""
-        n_compared, (t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _) = self.newest(hosts)
-        bound_ms = np.where(n_compared == 0, np.nan, bound_ns / MS)
+        places, (t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _) = self.newest(hosts)
+        bound_ms = np.where(places == 0, np.nan, bound_ns / MS)
         growth = np.where(round_trip_ns, bound_ns / MS / VALID_NS, 0.0)
         return HostOffsets(t_ns, offset_ns, drift_ppb / 1e9, bound_ms, growth)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.frames.statistics import reduce_rows
 from ddptop.protocol.messages import Flag, OwnTime
-from ddptop.protocol.step_columns import BEGIN, FLAGS
+from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
 from ddptop.protocol.step_words import CELL, LOSS, OWN
 
 if TYPE_CHECKING:
@@ -123,9 +123,14 @@ class StepBlock(NamedTuple):
         the others' collectives."""
         return np.asarray(self.integers[FLAGS, steps] & int(Flag.JOINED) != 0)
 
-    def begin_ns(self, steps: int | Integers) -> Integers:
+    def begin_ns(self, steps: int | slice | Integers) -> Integers:
         """(k, ranks) of k steps, or (ranks,) of one: when it began, on the clock of each rank's host."""
         return np.asarray(self.base_ns[steps] + 1000 * self.integers[BEGIN, steps].astype(np.int64))
+
+    def spans_ns(self) -> tuple[Integers, Integers]:
+        """(n, ranks) when each step began, and when it ended, on the clock of each rank's host."""
+        begin_ns = self.begin_ns(slice(None))
+        return begin_ns, begin_ns + 1000 * self.integers[WALL].astype(np.int64)
 
     def launches(self, steps: Integers, numbers: int) -> Numbers:
         """(k, ranks, numbers, CELL) of k steps the cells of ranks that launched so many all-reduces; 0 of
@@ -263,9 +268,8 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
                 step.block, step.at = whole, number
             return
     own_blocks = [step.own_block() for step in steps]
-    if (
-        sum(block.integers.size + len(block.cells) for block in own_blocks) <= TOGETHER
-    ):  # of few ranks: one copy
+    n_integers = sum(block.integers.size + len(block.cells) for block in own_blocks)
+    if n_integers <= TOGETHER:  # of few ranks: one copy
         whole = _concatenate_blocks(own_blocks)
         for number, step in enumerate(steps):
             step.block, step.at = whole, number

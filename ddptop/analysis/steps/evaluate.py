@@ -565,7 +565,7 @@ class StepEvaluation:
 def _add_sampled(points: Mapping[str, Column], detail: EvaluatedDetail, backward: Column) -> None:
     """Put what bucket detail shows of some steps into history points, where the last gradient of some rank is
     not known. `backward`: (n, ranks) ms of all steps."""
-    steps, stop = detail.at, detail.first + len(detail.at)
+    steps, stop = detail.step_indices, detail.first + len(detail.step_indices)
     wait, transfer, busbw = detail.figures.history(detail.first, stop, clock_free=detail.clock_free)
     points["busbw_gbps"][steps] = busbw
     is_unknown = np.isnan(points["wait_ms"][steps])

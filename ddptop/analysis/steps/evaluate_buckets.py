@@ -41,7 +41,7 @@ class GroupBuckets(NamedTuple):
 
     window: ScopeWindow
     timing: Timing
-    found: StepFigures
+    figures: StepFigures
     free: StepFigures | None
     """The figures without comparing clocks; None where all ranks are on one host."""
     ranks: Column
@@ -70,8 +70,8 @@ class DetailFigures(NamedTuple):
 class EvaluatedDetail(NamedTuple):
     """Consecutive steps of a batch with bucket detail."""
 
-    at: list[int]
-    """Their places in the batch."""
+    step_indices: list[int]
+    """Their indices in the batch."""
     figures: DetailFigures
     first: int
     """Place of the first of them in `figures`."""
@@ -143,14 +143,14 @@ def evaluate_detail(
         for number in range(len(kind.launched))
     ]
     if len(groups) == 1 and len(groups[0].window.scope.ranks) == world:
-        waits = groups[0].found.waits
+        waits = groups[0].figures.waits
         free = None if groups[0].free is None else groups[0].free.waits
     else:
-        united = [(group.window.scope.ranks, group.timing, group.found.arrivals) for group in groups]
+        united = [(group.window.scope.ranks, group.timing, group.figures.arrivals) for group in groups]
         waits, free = bucket_times.waits_of_groups(world, united), None
         if any(group.free is not None for group in groups):
             apart = [
-                (group.window.scope.ranks, group.timing, (group.free or group.found).arrivals)
+                (group.window.scope.ranks, group.timing, (group.free or group.figures).arrivals)
                 for group in groups
             ]
             free = bucket_times.waits_of_groups(world, apart)
@@ -187,7 +187,7 @@ def _evaluate_group(
 def figures_of_group(
     window: ScopeWindow,
     timing: Timing,
-    found: StepFigures,
+    figures: StepFigures,
     free: StepFigures | None,
     wall: Column,
     compared: Sequence[Comparison],
@@ -200,18 +200,18 @@ def figures_of_group(
     bound = _bounds(timing, compared)
     late_end = np.stack([comparison.end_ms for comparison in compared])
     summed_bound = bound * (1 + timing.passes[-1])  # arrivals are sums over the backward passes
-    ranks = np.stack([found.lateness, found.arrival, summed_bound, np.maximum(found.spread, late_end)])
-    scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
-    wrong = np.full((2, len(found.last)), NO_HOST)
-    suspected = found.contradiction > bound.min(axis=1)  # usually in no step
+    ranks = np.stack([figures.lateness, figures.arrival, summed_bound, np.maximum(figures.spread, late_end)])
+    scalars = [median(wall), figures.last, figures.recoverable, figures.half, figures.skew]
+    wrong = np.full((2, len(figures.last)), NO_HOST)
+    suspected = figures.contradiction > bound.min(axis=1)  # usually in no step
     if timing.aligned and suspected.any():
         ready, end = timing.ready[:, suspected], timing.end[:, suspected]
         wrong[:, suspected] = contradicting_hosts(ready, end, compared[0].host, bound[suspected])
-    group = np.stack([*scalars, found.contradiction, *wrong])
-    bucket = _per_bucket(window, timing.bucket_numbers, found, free)
+    group = np.stack([*scalars, figures.contradiction, *wrong])
+    bucket = _per_bucket(window, timing.bucket_numbers, figures, free)
     spread = BUCKET_COLUMNS.index("spread")
     bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
-    return GroupBuckets(window, timing, found, free, ranks, group, bucket)
+    return GroupBuckets(window, timing, figures, free, ranks, group, bucket)
 
 
 def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
@@ -229,10 +229,10 @@ def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
 
 
 def _per_bucket(
-    window: ScopeWindow, bucket_numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
+    window: ScopeWindow, bucket_numbers: tuple[int, ...], figures: StepFigures, free: StepFigures | None
 ) -> Column:
     """(columns, n, buckets). Of a bucket launched several times in a step: means over its all-reduces."""
-    values = np.full((len(BUCKET_COLUMNS), len(found.last), len(window.buckets)), np.nan)
+    values = np.full((len(BUCKET_COLUMNS), len(figures.last), len(window.buckets)), np.nan)
     launches: dict[int, list[int]] = {}
     for launch, number in enumerate(bucket_numbers):
         launches.setdefault(number, []).append(launch)
@@ -240,7 +240,7 @@ def _per_bucket(
         if name == "launches":
             values[i][:, list(launches)] = [len(of_bucket) for of_bucket in launches.values()]
             continue
-        source = found
+        source = figures
         if name.startswith("free_"):
             if free is None:
                 continue
@@ -279,18 +279,18 @@ def figures_of_detail(
             free_waits.exposed_wait,
             columns[0] - free_waits.exposed_wait,
         ]
-    busbw = free_busbw = _busbw([(group_buckets, group_buckets.found) for group_buckets in groups])
+    busbw = free_busbw = _busbw([(group_buckets, group_buckets.figures) for group_buckets in groups])
     if free is not None:
         free_busbw = _busbw(
-            [(group_buckets, group_buckets.free or group_buckets.found) for group_buckets in groups]
+            [(group_buckets, group_buckets.free or group_buckets.figures) for group_buckets in groups]
         )
     scalars = [points, median(columns[0]), overlap_pct(waits, bare), busbw, free_busbw]
     recoverable = _gained(
-        columns[0], [(group_buckets.window, group_buckets.found.recoverable) for group_buckets in groups]
+        columns[0], [(group_buckets.window, group_buckets.figures.recoverable) for group_buckets in groups]
     )
     hidden = reduce_rows(np.fmin, waits.exposed)
     gain_of_both = _gained(
-        columns[0], [(group_buckets.window, group_buckets.found.both) for group_buckets in groups]
+        columns[0], [(group_buckets.window, group_buckets.figures.both) for group_buckets in groups]
     )
     group = np.stack([*scalars, recoverable, hidden, gain_of_both])
     return DetailFigures(tuple(groups), waits, free_waits, np.stack(ranks), group)

@@ -36,9 +36,8 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
     """
     start, ends = np.empty_like(ready), end[..., None] if end.ndim < ready.ndim else end
     unknown = np.isnan(ends)
-    any_unknown = (
-        unknown.any()
-    )  # else the lanes are free at the same moments on all ranks that share the ends
+    # Without unknown ends the lanes are free at the same moments on all ranks that share the ends.
+    any_unknown = unknown.any()
     free = np.full((lanes, *(ready if any_unknown else ends).shape[1:]), -np.inf)
     for i in range(len(ready)):
         np.maximum(ready[i], np.fmin(free[0], ends[i]), out=start[i])

@@ -144,7 +144,7 @@ class Splitter:
         for rank, layout in enumerate(layouts):
             for share in self._shares_of(rank, layout):
                 shares_of.setdefault(share.scope, {})[rank] = share
-        for scope in sorted(shares_of, key=lambda one: (-len(one.ranks), one)):
+        for scope in sorted(shares_of, key=lambda scope: (-len(scope.ranks), scope)):
             shares_of_scope = shares_of[scope]
             if len(shares_of_scope) == len(scope.ranks):
                 ranks = np.array(scope.ranks)

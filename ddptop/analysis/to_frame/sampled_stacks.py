@@ -11,7 +11,7 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ddptop.analysis.hot_calls import ReceivedSamples
+    from ddptop.analysis.received_samples import ReceivedSamples
     from ddptop.analysis.state import RunState
     from ddptop.frames.frame import Straggler
 

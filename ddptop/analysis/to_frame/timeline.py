@@ -157,7 +157,7 @@ class _GroupTimes(NamedTuple):
 
     part: PackedPart
     timing: Timing
-    found: StepFigures
+    figures: StepFigures
     first: int
     """Index of its first all-reduce among those of all groups."""
 
@@ -263,8 +263,8 @@ def _waits(packed: Packed, worked: list[_GroupTimes]) -> bucket_times.Waits | No
     if not worked:
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
-        return worked[0].found.waits
-    pieces = [(group.part.scope.ranks, group.timing, group.found.arrivals) for group in worked]
+        return worked[0].figures.waits
+    pieces = [(group.part.scope.ranks, group.timing, group.figures.arrivals) for group in worked]
     return bucket_times.waits_of_groups(packed.head.shape[1], pieces)
 
 
@@ -272,7 +272,7 @@ def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
     """The rank that came last at the all-reduce with the largest skew, and that skew in ms."""
     best: tuple[int, float] | None = None
     for group in worked:
-        last, skew = int(group.found.last[0]), float(group.found.skew[0])
+        last, skew = int(group.figures.last[0]), float(group.figures.skew[0])
         if last >= 0 and np.isfinite(skew) and (best is None or skew > best[1]):
             best = (group.part.scope.ranks[last], skew)
     return best
@@ -365,18 +365,19 @@ def _activities(state: RunState, packed: Packed, rank: int, begin_ms: float, wal
     ]
 
 
-def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Column, ...]:
+def _row(group: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
-    row_number = one.part.scope.ranks.index(rank)
+    row_number = group.part.scope.ranks.index(rank)
     # The group counts from the first begin of its own ranks.
-    move = begin - float(one.timing.shift[0, row_number]) / US
-    times = (one.timing.ready, one.found.arrivals.start, one.found.arrivals.arrival, one.timing.end)
+    move = begin - float(group.timing.shift[0, row_number]) / US
+    arrivals = group.figures.arrivals
+    times = group.timing.ready, arrivals.start, arrivals.arrival, group.timing.end
     ready, start, arrival, end = (column[:, 0, row_number] / US + move for column in times)
     is_known = ~np.isnan(ready)
-    who = one.found.bucket_last[0]
+    who = group.figures.bucket_last[0]
     # No rank is marked as last where the skew is within the bound of the clocks.
-    bound = one.part.compared.bound_ms(packed.begin_ns[list(one.part.scope.ranks)]).max()
-    clear = (who >= 0) & (one.found.bucket_skew[0] > bound)
+    bound = group.part.compared.bound_ms(packed.begin_ns[list(group.part.scope.ranks)]).max()
+    clear = (who >= 0) & (group.figures.bucket_skew[0] > bound)
     last = np.where(clear, (who == row_number).astype(float), np.nan)
-    places: Column = one.first + np.arange(len(ready), dtype=np.float64)
+    places: Column = group.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[is_known] for column in (places, ready, start, arrival, end, last))

@@ -236,8 +236,13 @@ def round_to_sum(values: Sequence[float], digits: int) -> list[float]:
 
 def headline(bill: Bill) -> str:
     """`In all 255.0 rank-seconds: 3 ranks for 1 min 25 s`, of a run that has ended or goes on."""
+    return f"In all {total_phrase(bill)}"
+
+
+def total_phrase(bill: Bill) -> str:
+    """`255.0 rank-seconds: 3 ranks for 1 min 25 s`."""
     ranks = counted(bill.n_ranks, "rank")
-    return f"In all {bill.total} {bill.unit}: {ranks} for {duration(bill.elapsed_s)}"
+    return f"{bill.total} {bill.unit}: {ranks} for {duration(bill.elapsed_s)}"
 
 
 def estimate_phrase(ledger: Ledger) -> str:

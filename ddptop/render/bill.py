@@ -18,7 +18,7 @@ from ddptop.frames.bill import (
     skew_cost_phrase,
 )
 from ddptop.frames.numbers import duration, fixed, percent
-from ddptop.render.line import Line, Role, combine_roles, join_parts
+from ddptop.render.line import Line, Role, combine_roles, join_in_lines
 from ddptop.render.phases import StepPart, draw_parts_bar
 from ddptop.render.table import draw_head, draw_row, fit_columns, measured_column
 from ddptop.render.text import fit_text, text_width, wrap_lines
@@ -163,17 +163,13 @@ def _look(key: str) -> tuple[str, str, Role]:
     return words.glyph, words.plain, cast("Role", words.role)
 
 
-def draw_short_bill(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
-    """Three lines: the whole run in a sentence, the bar, and the shares of its largest classes."""
-    parts = [
+def draw_short_bill(bill: Bill, width: int, height: int, ascii_only: bool) -> list[Line]:
+    """The bar, and the shares of its classes, the largest first, on as many lines as are left below it."""
+    shares = [
         Line(*class_look(row.key, ascii_only)).add(f" {row.title} ", "dim").add(percent(row.share_pct))
         for row in bill.rows
     ]
-    return [
-        Line("9 ", "accent").add(headline(bill)).cut(width),
-        draw_bill_bar(bill, width, ascii_only),
-        join_parts(parts, width),
-    ]
+    return [draw_bill_bar(bill, width, ascii_only), *join_in_lines(shares, width)][:height]
 
 
 def class_columns(bill: Bill, signs: Sequence[str] = (), width: int | None = None) -> list[TableColumn]:

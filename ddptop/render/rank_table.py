@@ -16,7 +16,7 @@ from ddptop.frames.conditions import STATES, word_of_state
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import UNKNOWN, duration, known, short_age
+from ddptop.frames.numbers import UNKNOWN, age, duration, known, short_age
 from ddptop.frames.phrases import NOT_A_NUMBER, has_nan_losses, several_hosts
 from ddptop.frames.training_kind import times_waiting
 from ddptop.render import table
@@ -173,7 +173,7 @@ def host_state_piece(host: HostFigures, width: int, source: FrameSource) -> Piec
 def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> Piece:
     """Sign and word; of a rank without updates also for how long."""
     ranks = context.frame.ranks
-    word, age = context.state_word(rank), no_progress_ms(context.frame, rank)
+    word, lasts_ms = context.state_word(rank), no_progress_ms(context.frame, rank)
     sign, role = of_state(word)
     if is_stopped(context, rank):
         sign, role = of_state("stale" if word == "live" else word)
@@ -184,9 +184,10 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
         does = context.activity_words[rank]
         return f"○ {does}", "dim" if does == SHORT_WORDS["wait"] else "accent"
     text = f"{sign} {word_of_state(word, context.frame.source)}"
-    is_aged = (_is_aged(word) or word == "lost") and known(age)
+    is_aged = (_is_aged(word) or word == "lost") and known(lasts_ms)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
-        aged = f"{text} {short_age(age / 1e3)}"
+        lasts = short_age(lasts_ms / 1e3) if width <= UNREACHABLE_WIDTH else age(lasts_ms / 1e3)
+        aged = f"{text} {lasts}"
         text = aged if text_width(aged) <= width else text
     return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role
 

@@ -668,6 +668,6 @@ def test_a_page_says_of_which_steps_its_times_are(view: str, size: str) -> None:
 
 def test_what_a_chart_spans_is_not_said_of_the_figure_in_its_title() -> None:
     lines = [str(line) for line in lines_of("straggler", "buckets", "80x24")]
-    assert any(line.startswith("busbw GB/s 11.42 now axis: whole run") for line in lines)
+    assert any(line.startswith("busbw GB/s 11.42 now · axis: whole run") for line in lines)
     text = "\n".join(map(str, lines_of("straggler", "bill", "160x50")))
     assert "ms now ▒ wait" in text and "axis: whole run" in text

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.frames.ledger import Ledger
 
+LEAST_TITLE_WIDTH = 45
+"""Cells from which the title has room beside the number of lines below."""
+
 
 class BillView(View):
     """Sums over the whole run, not medians of its newest steps."""
@@ -58,8 +61,9 @@ class BillView(View):
             body += draw_before_first_step(scene, width, room - len(body))
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        head = draw_rule(width, "bill of the whole run", f"{counted(hidden, 'line')} below" if hidden else "")
-        return Page([head, *lines], PageLayout(scroll))
+        below = f"{counted(hidden, 'line')} below" if hidden else ""
+        title = "bill of the whole run" if width >= LEAST_TITLE_WIDTH else "bill"
+        return Page([draw_rule(width, title, below), *lines], PageLayout(scroll))
 
 
 def bill_of_frame(frame: Frame) -> Bill | None:

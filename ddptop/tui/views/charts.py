@@ -365,21 +365,21 @@ def _list_title_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
     # A word, not the look of the area's edge: below waiting, the edge is less than p50.
     words = " p50" if known(group.step_ms_p50) else ""
-    when = f" {as_of(scene.frame) or 'now'}" if known(group.busbw_gbps) else ""
+    when = (as_of(scene.frame) or "now") if known(group.busbw_gbps) else ""
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(words, "dim")
     mean = _draw_title("loss", mean_loss_phrase(scene.frame), key=True).add(" mean", "dim")
     return (
         (mean, worst, rank),
         (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
-        (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)).add(when, "dim"),),
+        (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)), Line(when, "dim")),
     )
 
 
 def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, x = scene.frame.history, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
-    shown = Line(f"axis: {'whole run' if young else f'last {RECENT_S / 60:g} min'}", "faint")
+    shown = Line(f"· axis: {'whole run' if young else f'last {RECENT_S / 60:g} min'}", "faint")
     loss_now, step_now, _, speed_now = _list_title_figures(scene)
     dot = '"' if scene.ascii_only else "⠂"
     steps = [
@@ -405,7 +405,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
         _make_parts_curve(scene, shown),
         Curve(
             speed, x, history.busbw_gbps, "area", span_s=RECENT_S, zero=True, step=history.step,
-            read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"),
+            read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"), newest=(0, 1),
             empty=no_bucket_phrase(scene.frame.run),
         ),
     ]  # fmt: skip
@@ -459,7 +459,7 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     newest = (0, len(parts), len(parts) + 1)
     parts += figure_lines[1:]
     whole = not history.start or history.early or not len(history.step)
-    parts.append(Line(f"axis: {'whole run' if whole else f'since step {count(history.step[0])}'}", "faint"))
+    parts.append(Line(f"· axis: {'whole run' if whole else f'since step {count(history.step[0])}'}", "faint"))
     began = scene.frame.run.started_at
     nan_at = [event.unix_s - began for event in scene.frame.events if event.kind == "nan"]
     nan_at += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()

@@ -467,6 +467,9 @@ def _last_life(history: History) -> tuple[History, slice]:
     return history, slice(int(falls[-1]) + 1 if len(falls) else 0, len(history.step))
 
 
+RULE_CELLS = 8
+"""Cells of a rule besides its words."""
+
 FEW_ROWS = 10
 """Rows of a page below which the figures that tell two ranks apart come first, and what they are last."""
 
@@ -581,6 +584,7 @@ class CompareView(OneRankView):
         below = count_below(scroll, body, room)
         hidden = f"{counted(below, 'line')} below" if below else ""
         right = " · ".join(words for words in (sides, hidden) if words)
+        title = title if text_width(f"{title}{right}") + RULE_CELLS <= width else "compare"
         return Page([draw_rule(width, title, right), head, *shown], PageLayout(scroll))
 
     def compare_rank(self, screen: Screen) -> None:

@@ -20,6 +20,7 @@ from ddptop.tui.scene import Page, PageLayout, Place, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.event_detail import begin_of, describe_subject, draw_event_detail
+from ddptop.tui.views.host_detail import draw_start
 from ddptop.tui.views.moment import Series, draw_before_and_after, draw_moment, reach_s
 from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, has_panels
 from ddptop.tui.views.rank_cells import rank_panel
@@ -137,6 +138,9 @@ PANEL_PART, FEW_EVENTS = 4, 10
 """On a page with panels, those below each other have one of so many parts of the lines; charts below a list
 of few events have more."""
 
+LISTS_SHARE = 0.4
+"""Share of the lines of a page with panels for the lists, before the first step."""
+
 
 def list_events(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
     """The alerts, then the events (newest first) that pass the filter: the cursor goes through them."""
@@ -246,16 +250,13 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     """The lists, and below them the steps around the chosen one; beside them what is known of it."""
     left, events = width // 2, list_events(scene.frame, scene.place.event_filter)
     right, n_panel, inner = width - left, height // PANEL_PART, width - left - BORDER
+    if scene.frame.group.step is None:
+        return _draw_before_first_step(scene, width, height)
     few = len(scene.frame.alerts) + len(scene.frame.events) <= FEW_EVENTS
     chart_height = height // (PANEL_PART - 1) if few else n_panel
     lists = _list_events(scene, left, height - 2 * chart_height)
     if not events:
-        if scene.frame.start is not None and scene.frame.group.step is None:
-            lines = draw_before_first_step(scene, inner, height - 1)
-        else:
-            lines = draw_ranks_now(scene, inner, height - 1)
-        ranks = Panel("ranks now", lines, key="1", opens=Do.VIEW("overview"))
-        columns = [PanelColumn(left, lists.panels), PanelColumn(right, [ranks])]
+        columns = [PanelColumn(left, lists.panels), PanelColumn(right, [_ranks_panel(scene, inner, height)])]
         return Page(draw_band(columns, height), PageLayout(lists.scroll))
     chosen = events[lists.scroll.cursor]
     at_s, sign = begin_of(chosen) - scene.frame.run.started_at, of_severity(chosen.severity, chosen.kind)
@@ -264,12 +265,7 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     world = len(scene.frame.ranks.state)
     n_map = n_panel if world > 1 and height >= MAP_FROM else 0
     n_detail = height - n_panel - n_map
-    detail = Panel(
-        condition_of(scene.clean(chosen.kind)).title,
-        draw_event_detail(scene, chosen, inner, n_detail - 1, is_cut=lists.is_cut),
-        n_detail,
-        figure=describe_subject(scene, chosen),
-    )
+    detail = _detail_panel(scene, chosen, inner, n_detail, is_cut=lists.is_cut)
     around = f"the step in the {age(reach_s(scene.frame, at_s))} before and after it"
     beside = [detail, Panel(around, draw_before_and_after(scene, at_s, inner))]
     if n_map:
@@ -281,6 +277,38 @@ def _draw_wide(scene: Scene, width: int, height: int) -> Page:
     ]
     columns = [PanelColumn(left, [*lists.panels, *charts]), PanelColumn(right, beside)]
     return Page(draw_band(columns, height), PageLayout(lists.scroll))
+
+
+def _draw_before_first_step(scene: Scene, width: int, height: int) -> Page:
+    """The lists and what is known of the chosen one, or the ranks; below them how far the ranks have come."""
+    left, events = width // 2, list_events(scene.frame, scene.place.event_filter)
+    right, n_lists = width - left, int(height * LISTS_SHARE)
+    lists = _list_events(scene, left, n_lists)
+    if events:
+        chosen = events[lists.scroll.cursor]
+        beside = _detail_panel(scene, chosen, right - BORDER, n_lists, is_cut=lists.is_cut)
+    else:
+        beside = _ranks_panel(scene, right - BORDER, n_lists)
+    columns = [PanelColumn(left, lists.panels), PanelColumn(right, [beside])]
+    start = draw_start(scene, (width, height - n_lists), columns, says_why=not events)
+    return Page([*draw_band(columns, n_lists), *start], PageLayout(lists.scroll))
+
+
+def _detail_panel(
+    scene: Scene, chosen: Alert | LoggedEvent, width: int, height: int, *, is_cut: bool
+) -> Panel:
+    """What is known of the alert or event under the cursor."""
+    return Panel(
+        condition_of(scene.clean(chosen.kind)).title,
+        draw_event_detail(scene, chosen, width, height - 1, is_cut=is_cut),
+        height,
+        figure=describe_subject(scene, chosen),
+    )
+
+
+def _ranks_panel(scene: Scene, width: int, height: int) -> Panel:
+    """All ranks, where there is nothing to choose."""
+    return Panel("ranks now", draw_ranks_now(scene, width, height - 1), key="1", opens=Do.VIEW("overview"))
 
 
 class EventsView(View):

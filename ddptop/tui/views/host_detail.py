@@ -35,12 +35,14 @@ from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import text_width, wrap_clauses, wrap_lines
 from ddptop.tui.keys import Do
 from ddptop.tui.views.moment import draw_newest, second_series
-from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band
+from ddptop.tui.views.panels import BORDER, Panel, PanelColumn, draw_band, find_borders
 from ddptop.tui.views.rank_cells import LEAST_PANEL, TALLEST_HOST_CELLS, rank_panel
 from ddptop.tui.views.rank_table import FEW_RANKS, draw_ranks_now
 from ddptop.tui.views.why import draw_waits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.columns import Column, Mask
     from ddptop.frames.frame import GpuFacts
     from ddptop.frames.hosts import HostFigures
@@ -192,9 +194,8 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
     )
     usage = Panel(name, _draw_usage(scene, host, ranks, inner), USAGE_LINES)
     if scene.frame.group.step is None:
-        start = draw_before_first_step(scene, left - 1, height - n_ranks - 1)
-        columns = [of_ranks, Panel(None, start)]
-        return draw_band([PanelColumn(left, columns), PanelColumn(right, [usage])], height)
+        above = [PanelColumn(left, [of_ranks]), PanelColumn(right, [usage])]
+        return [*draw_band(above, n_ranks), *draw_start(scene, (width, height - n_ranks), above)]
     worst = host.worst_rank if ranks else None
     ledger = _draw_ledger(scene, ranks, left - 1)
     rest = height - n_ranks - PAIR_LINES
@@ -225,6 +226,15 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
         chart = draw_newest(scene, (inner, n_right - 1), "steps")
         beside.append(Panel("newest steps of all ranks", chart))
     return draw_band([PanelColumn(left, columns), PanelColumn(right, beside)], height)
+
+
+def draw_start(
+    scene: Scene, size: tuple[int, int], above: Sequence[PanelColumn], *, says_why: bool = True
+) -> list[Line]:
+    """Lines across the page, below a band of columns: how far the ranks have come to their first step."""
+    width, height = size
+    lines = draw_before_first_step(scene, width, height - 1, says_why=says_why)
+    return draw_band([PanelColumn(width, [Panel("", lines)])], height, find_borders(above))
 
 
 def _draw_usage(scene: Scene, host: HostFigures, ranks: list[int], width: int) -> list[Line]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ddptop.frames.activity_words import epoch_phrase
+from ddptop.frames.bill import total_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
@@ -13,7 +14,7 @@ from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import blamed, on_hosts, straggler_brief, window_phrase
 from ddptop.frames.verdict import SIGNS, Verdict, shown_cost_pct, verdict
 from ddptop.render.bill import draw_short_bill
-from ddptop.render.line import Line, Role, side_by_side
+from ddptop.render.line import Line, Role
 from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_clauses
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long, without_state
@@ -26,6 +27,7 @@ from ddptop.tui.views.charts import draw_charts, draw_excess_by_step, is_logarit
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.panels import (
+    BORDER,
     PANELS_FROM,
     Panel,
     PanelColumn,
@@ -115,7 +117,7 @@ def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]
     """What the sentence means, in `most` lines; at the right end what it costs, as a bar."""
     bar = _draw_cost(scene) if room >= WIDE - INDENT else None
     if bar is not None and room >= PANELS_FROM - INDENT:  # elsewhere it stands below the figure
-        bar = Line("time lost ", "dim").extend(bar)
+        bar = Line("work ", "dim").extend(bar).add(" lost", "dim")
     way = Line("7", "accent").add(" shows the stacks", "dim") if in_trouble(scene.frame) else None
     aside = bar or way
     first = room if aside is None else room - aside.width - 1
@@ -276,21 +278,6 @@ def _add_unit(scene: Scene, title: str, width: int) -> str:
 EVENTS_PANEL = 3
 """Lines of the events from which they are a panel on a wide screen, and the charts too."""
 
-LEAST_BILL = 3
-"""Lines below the charts from which the bill of the run has a place beside the events."""
-
-
-def _draw_events_and_bill(scene: Scene, width: int, height: int) -> list[Line]:
-    """The newest events; on a wide and high screen beside them the bill of the whole run in short."""
-    right = (width + 1) // 2
-    if scene.frame.group.step is None and not scene.frame.events and not scene.status:
-        return []  # what is waited for is said above
-    bill = bill_of_frame(scene.frame) if width >= PANELS_FROM and height >= LEAST_BILL else None
-    if bill is None or not bill.rows:
-        return draw_events(scene, width, height)
-    short_bill = draw_short_bill(bill, width - right, scene.ascii_only)
-    return side_by_side(draw_events(scene, right - 2, height), short_bill[:height], right)
-
 
 def _draw_charts_and_events(
     scene: Scene, drawn: DrawnCharts, size: tuple[int, int], n_events: int
@@ -300,16 +287,28 @@ def _draw_charts_and_events(
     blanks = height - n_events - len(drawn.lines)
     titles = {title[0] for title in drawn.titles}
     if width < PANELS_FROM or n_events < EVENTS_PANEL or not titles:
-        events = _draw_events_and_bill(scene, width, n_events) if n_events else []
+        says_nothing = scene.frame.group.step is None and not scene.frame.events and not scene.status
+        # Before the first step, what is waited for is said above.
+        events = [] if says_nothing or not n_events else draw_events(scene, width, n_events)
         return [*drawn.lines, *[Line()] * blanks, *events]
     border = (width + 1) // 2 - 1
     charts = [*drawn.lines, *(Line() for _ in range(blanks))]
-    events = _draw_events_and_bill(scene, width, n_events - 1)
-    foot = Panel("events", events, key="5", opens=Do.VIEW("events"))
-    return [
-        *draw_chart_panels(charts, titles, border, width),
-        *draw_band([PanelColumn(width, [foot])], n_events, [border]),
-    ]
+    foot = _draw_events_and_bill(scene, width, n_events, border)
+    return [*draw_chart_panels(charts, titles, border, width), *draw_band(foot, n_events, [border])]
+
+
+def _draw_events_and_bill(scene: Scene, width: int, height: int, border: int) -> list[PanelColumn]:
+    """The newest events, and beside them the bill of the whole run in short, where there is one."""
+    bill = bill_of_frame(scene.frame)
+    left = width if bill is None or not bill.rows else border
+    events = draw_events(scene, left - 1, height - 1)
+    columns = [PanelColumn(left, [Panel("events", events, key="5", opens=Do.VIEW("events"))])]
+    if bill is not None and left < width:
+        right = width - left
+        short_bill = draw_short_bill(bill, right - BORDER, height - 1, scene.ascii_only)
+        panel = Panel(f"bill · {total_phrase(bill)}", short_bill, key="9", opens=Do.VIEW("bill"))
+        columns.append(PanelColumn(right, [panel]))
+    return columns
 
 
 class OverviewView(View):

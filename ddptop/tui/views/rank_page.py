@@ -179,6 +179,9 @@ SEEN_SHARE = 0.1
 WHY_CHARTS = 12
 """Lines for charts and single steps that come before the other facts of a slow rank."""
 
+LEAST_PARTS = 4
+"""Lines of the table of parts, with its head and the number of those that are left out."""
+
 LEAST_TREE, MOST_TREE = 3, 10
 """Lines of the tree of samples: a page with less room has none."""
 
@@ -307,9 +310,9 @@ def _describe_exit(scene: Scene, rank: int) -> str:
     return scene.clean(texts[0]) if texts else ""
 
 
-def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
+def _make_curves(scene: Scene, focus: RankSteps) -> list[Curve]:
+    """Excess, step time and loss of the rank; without the excess where it is not known."""
     x = _steps_as_axis(focus)
-    chart_width = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
     steps = [Line("step ms", "dim"), span, Line(f"{DASH}peak", "faint")]
     loss_title = [Line("loss", "dim"), span]
@@ -321,6 +324,12 @@ def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> lis
     ]
     if (excess_curve := _make_excess_curve(scene, focus, span, happened)) is not None:
         curves.insert(0, excess_curve)
+    return curves
+
+
+def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
+    curves = _make_curves(scene, focus)
+    chart_width = (width + 1) // 2 if width >= TWO_ABREAST else width
     if chart_width == width:
         return draw_chart(curves[0], width, height, scene.ascii_only).lines
     left_lines, right_lines = (
@@ -350,6 +359,15 @@ def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Hap
     return Curve([*title, meaning], x, focus.excess_ms, "wait", zero=True, reach=reach, happened=happened)
 
 
+def _cut_parts(times: list[Line], most: int) -> list[Line]:
+    """The first parts of the step where `most` lines have no room for all, and how many more there are."""
+    if len(times) <= most:
+        return times
+    if most < LEAST_PARTS:
+        return []
+    return [*times[: most - 1], Line(f"  and {len(times) - most + 1} more parts", "dim")]
+
+
 def _steps_as_axis(focus: RankSteps) -> Column:
     """Steps a second apart, so that every step of the chart is as wide."""
     return focus.step - focus.step[0] if len(focus.step) else focus.step
@@ -376,22 +394,26 @@ def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     return [table.draw_head(columns), *(table.draw_row(columns, index) for index in range(len(newest)))]
 
 
-GPU_CELLS, LEAST_GPU_CHARTS = 44, 6
-"""Cells right of the single steps, and lines, from which the past of the GPU has a place there."""
+CHART_CELLS, LEAST_CHARTS = 44, 6
+"""Cells right of the single steps, and lines, from which charts have a place there."""
 
 GPU_SCALE = 100.0
 """Percent: the scale of use and memory always ends there."""
 
 
 def _draw_steps_and_gpu(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
-    """The single steps, and right of them the past of the GPU where there is one and room for it."""
+    """The single steps, and right of them, where there is room, the past of the GPU, else the loss."""
     steps = _draw_steps(focus, width, height)
     begin = max((line.width for line in steps), default=0) + 3
     room = width - begin
     past = None if scene.gpu_past is None else scene.gpu_past.series_of(focus.rank, scene.frame)
-    if past is None or room < GPU_CELLS or height < LEAST_GPU_CHARTS:
+    if room < CHART_CELLS or height < LEAST_CHARTS:
         return steps
-    return side_by_side(steps, _draw_gpu_past(scene, past, room, height), begin)
+    if past is not None:
+        return side_by_side(steps, _draw_gpu_past(scene, past, room, height), begin)
+    others = _make_curves(scene, focus)[2:]  # those that have no place above
+    lines = draw_chart(others[0], room, height, scene.ascii_only).lines if others else []
+    return side_by_side(steps, lines, begin)
 
 
 def _draw_gpu_past(scene: Scene, past: GpuSeries, width: int, height: int) -> list[Line]:
@@ -412,7 +434,7 @@ def _draw_gpu_past(scene: Scene, past: GpuSeries, width: int, height: int) -> li
         if np.isfinite(values).any()
     ]  # fmt: skip
     half = (width + 1) // 2
-    n_bands = 2 if len(curves) > 2 and height >= 2 * LEAST_GPU_CHARTS else 1
+    n_bands = 2 if len(curves) > 2 and height >= 2 * LEAST_CHARTS else 1
     high, lines = height // n_bands, []
     for pair in (curves[:2], curves[2:])[:n_bands]:
         drawn = [draw_chart(curve, half - 2, high, scene.ascii_only).lines for curve in pair]
@@ -516,9 +538,10 @@ class RankView(OneRankView):
             lines += advice
             lines += [draw_rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
-            if 0 < (n_over := len(lines) + len(times) - height) <= len(extras):  # a whole table is worth more
+            n_over, most = len(lines) + len(times) - height, len(facts) - 1 - len(ended)
+            if 0 < n_over <= most:  # a whole table is worth more than facts
                 del lines[1 + len(facts) - n_over : 1 + len(facts)]
-            lines += times[: max(0, height - len(lines))]
+            lines += _cut_parts(times, height - len(lines))
             lines += draw_samples(scene, rank, width, (height - len(lines)) // 2)
         room = height - len(lines) - 1
         focus = scene.frame.focus

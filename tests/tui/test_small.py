@@ -249,8 +249,8 @@ def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> 
         ("a silent host", "stall", "50x24", "message 4.3 s ago"),
         ("stall", "compare", "50x24", "── 11 lines below ──"),
         ("stall", "compare", "67x19", "── c changes sides · 15 lines below ──"),
-        ("stall", "compare", "30x6", "── rank 1 and rank 0 ─────────"),
-        ("with a bill", "bill", "30x6", "── bill of the whole run ─────"),
+        ("stall", "compare", "30x6", "── compare ─ 28 lines below ──"),
+        ("with a bill", "bill", "30x6", "── bill ──── 33 lines below ──"),
     ],
 )
 def test_a_small_page_names_what_it_shows_in_whole_words(

@@ -38,7 +38,8 @@ class ActionsBase(Screen):
         shown = next((key.shown for key in VIEWS.all_keys if key.keys == name), name)
         views = VIEWS.views_with_key(name)
         if views:
-            return f"{shown} does something in {' and '.join(views[:2])} only"
+            names = " and ".join(filter(None, (", ".join(views[:-1]), views[-1])))
+            return f"{shown} does something in {names} only"
         if any(key.keys == name for key in RECORDING_KEYS):
             return f"{shown} moves in a recording: this run is live"
         return f"{shown} does nothing: ? lists the keys"

@@ -52,9 +52,7 @@ class RunActions(ActionsBase):
         """Ask for a name."""
         if self.shown is None:
             return
-        self.place.prompt = Prompt(
-            "palette", "view, rank 17, host, figure, column, theme, setting, run, or what a key does"
-        )
+        self.place.prompt = Prompt("palette", "view, rank 17, host, figure, column, theme, setting, run, key")
         if self.runs is not None and self.place.choices is None:
             self.look_up()
         self.repaint()

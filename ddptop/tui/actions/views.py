@@ -161,7 +161,12 @@ class ViewActions(ActionsBase):
         place = self.place
         place.rank = self.view.rank_under_cursor(place)
         place.follow = not place.follow
-        self.show_note(f"following rank {place.rank}: F or another rank ends it" if place.follow else "")
+        ends = "F or another rank ends it"
+        self.show_note(
+            f"following rank {place.rank}: {ends}"
+            if place.follow
+            else f"rank {place.rank} is no longer followed"
+        )
 
     def action_compare(self) -> None:
         """Mark the rank under the cursor; with another one marked, compare the two."""

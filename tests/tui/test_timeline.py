@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ddptop.analysis.to_frame.timeline import mark_activities
-from ddptop.frames.detail import LaneSpan
+from ddptop.frames.detail import LaneSpan, Timeline
 from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
 from tests.tui import fake_views
 from tests.tui.drive import Sketch, Stage, on_stage
@@ -132,7 +133,7 @@ def test_a_picked_step_stays_when_the_collector_has_given_it_up() -> None:
     assert all("step 12,000 ▸  99.5 ms   held" in text for text in texts)
     place.timeline.release()
     last = page(replace(straggler(), timeline=newest), place, (80, 24))
-    assert "step 13,000  46.8 ms  newest" in last
+    assert "step 13,000    46.8 ms  newest" in last
 
 
 def test_the_app_asks_for_the_step_and_follows_the_keys() -> None:
@@ -175,6 +176,78 @@ def test_a_step_that_is_followed_stays_for_two_seconds() -> None:
     assert seen == [12_480] * 8 + [12_512] * 4
     assert "step 12,508" in person.press("comma"), "the one before that which is seen"
     assert "step 12,524" in person.press("f"), "the newest, at once"
+
+
+class Watched:
+    """A live run whose timeline is open, and what the screen says of the step."""
+
+    def __init__(self) -> None:
+        self.source = FakeSource(replace(live(), timeline=even(12_480)))
+        self.person = Sketch(self.source, (80, 24))
+        self.person.press("2")
+
+    def see(self, after_s: float, shown: Timeline, **changes: Any) -> str:
+        """The line on the step so long after the begin, when this one is the newest."""
+        frame = replace(live(), unix_s=live().unix_s + after_s, timeline=shown, **changes)
+        self.source.frame = replace(frame, group=replace(frame.group, step_ms_p50=27.0))
+        return self.person.text().splitlines()[1]
+
+
+def even(newest: int, **changes: Any) -> Timeline:
+    """A step in which no rank is late."""
+    return fake_views.timeline(slow=(), newest=newest, **changes)
+
+
+def late(newest: int, **changes: Any) -> Timeline:
+    """One in which another rank is late, and most of the picture is another one."""
+    return fake_views.timeline(slow=(1,), newest=newest, **changes)
+
+
+def test_a_usual_step_stays_until_one_comes_that_looks_like_it_or_for_half_a_minute() -> None:
+    run = Watched()
+    for after_s in (1.0, 8.0, 15.0, 29.0):
+        line = run.see(after_s, late(12_500))
+        assert "step 12,480" in line and f"  {int(after_s)} s ago  " in line
+    assert "step 12,508    46.8 ms  newest" in run.see(30.0, late(12_508))
+    assert "step 12,508 ▸  46.8 ms  3 s ago" in run.see(33.0, even(12_512))
+    assert "step 12,516    46.8 ms  newest" in run.see(33.5, late(12_516))
+    assert "step 12,516" in run.see(35.0, late(12_520)), "it is shown for less than two seconds"
+
+
+def test_a_usual_step_replaces_an_unusual_one_but_not_the_other_way_round() -> None:
+    run = Watched()
+    assert "step 12,480" in run.see(3.0, even(12_500, step_ms=60.0))
+    assert "step 12,500" in run.see(3.0, even(12_500, step_ms=60.0), straggler=straggler().straggler)
+    assert "step 12,504" in run.see(5.0, late(12_504), straggler=straggler().straggler)
+
+
+def test_the_axis_stays_for_a_step_that_fits_it_and_fills_most_of_it() -> None:
+    state = TimelineState().settle_axis(10.0)
+    assert state.axis_ms == 11.0
+    assert state.settle_axis(11.0) == state.settle_axis(7.8) == state
+    assert state.settle_axis(11.5).axis_ms > 12.0 and state.settle_axis(7.0).axis_ms < 8.0
+
+
+def test_a_frozen_timeline_keeps_what_was_seen_and_says_how_old_that_is() -> None:
+    run = Watched()
+    before = run.see(7.0, late(12_500))
+    assert "step 12,480" in before and "7 s ago" in before
+    run.person.press("space")
+    for after_s in (8.0, 60.0):
+        assert run.see(after_s, even(12_516)) == before
+    run.person.press("space")
+    assert "step 12,516" in run.see(60.0, even(12_516))
+
+
+def test_a_timeline_that_is_opened_while_frozen_has_the_step_of_that_moment() -> None:
+    run = Watched()
+    run.see(1.0, even(12_480))
+    run.person.press("1")
+    run.see(1.5, late(12_500))
+    run.person.press("space")
+    run.see(1.9, late(12_508))
+    line = run.person.press("2").splitlines()[1]
+    assert "step 12,500" in line and "newest" in line
 
 
 def test_in_a_recording_each_step_is_shown() -> None:

@@ -142,6 +142,14 @@ def _name_run(frame: Frame) -> tuple[object, ...]:
     return frame.run.id, frame.source, frame.group.incarnation
 
 
+def find_scale_before(scene: Scene, name: str) -> tuple[Scale | None, int]:
+    """Scale of the last drawing of a chart and cells of its labels, while the run goes on: a picture that
+    stands depends on no other."""
+    if not _goes_on(scene.frame):
+        return None, 0
+    return scene.place.charts.find_scale(_name_run(scene.frame), name)
+
+
 def _find_pause(history: History) -> float:
     """The pause between two drawings: a power of two, which seldom changes as the run goes on."""
     lasts_s = float(history.time_s[-1] - history.time_s[0]) if len(history.time_s) else 0.0

@@ -12,8 +12,8 @@ from ddptop.frames.numbers import age, fixed, known
 from ddptop.render.line import Line
 from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pairs
 from ddptop.tui.scene import DrawnCharts
-from ddptop.tui.views.charts import find_happened, share_drawing
-from ddptop.tui.views.curve import STACK, Curve, draw_chart, draw_look
+from ddptop.tui.views.charts import find_happened, find_scale_before, share_drawing
+from ddptop.tui.views.curve import GUTTER, STACK, Curve, draw_chart, draw_look
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -30,6 +30,9 @@ PARTS_OF_STEPS, LOSS_OF_STEPS = "parts of the steps", "loss of the steps"
 
 SPANS_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 10_800.0)
 """How far a chart may reach on either side: a few lengths, so that it seldom changes."""
+
+PARTS_OF_REACH = 2
+"""The axis of a calm chart moves by this part of its reach: with each step, whole curves would change."""
 
 NO_PARTS = np.full(len(STACK) + 1, np.nan)
 
@@ -59,22 +62,30 @@ def draw_moment(
     size: tuple[int, int],
     what: Series,
     *,
-    follows: bool = False,
+    is_calm: bool = False,
 ) -> list[Line]:
     """A chart around a moment, in seconds since the run began, or with None up to the newest step. It is
     drawn again as the charts of the overview are.
 
-    `sign`: marks it; `size`: cells and lines; `follows`: the moment goes on with the run.
+    `sign`: marks it; `size`: cells and lines; `is_calm`: few cells change while the run goes on. Its scale
+    is kept, its axis moves seldom, and step times have no 95th percentile, which is mostly noise.
     """
-    which = None if follows else at_s
-    drawn_for = (*share_drawing(scene), which, follows, sign, size, what)
+    drawn_for = (*share_drawing(scene), at_s, sign, size, what, is_calm)
 
     def draw() -> DrawnCharts:
         time_s = scene.frame.history.time_s
         newest_s = float(time_s[-1]) if len(time_s) else 0.0
-        return DrawnCharts(
-            drawn_for, _draw_around(scene, newest_s if at_s is None else at_s, sign, size, what), ()
-        )
+        name = f"{what} around a moment"
+        part_s = reach_s(scene.frame, newest_s) / PARTS_OF_REACH if is_calm else 0.0
+        curve = _make_curve(scene, newest_s if at_s is None else at_s, sign, what, part_s)
+        if is_calm:
+            scale, gutter = find_scale_before(scene, name)
+            curve = replace(curve, scale_before=scale, gutter=max(GUTTER, gutter), band=False)
+        if is_calm and what == "steps":
+            curve = replace(curve, title=[Line("step ms mean", "dim"), *curve.title[1:2]])
+        chart = draw_chart(curve, *size, scene.ascii_only)
+        scales = {} if chart.scale is None else {name: (chart.scale, chart.left - 1)}
+        return DrawnCharts(drawn_for, chart.lines, (), scales=scales)
 
     return scene.place.charts.find_or_draw(drawn_for, draw).lines
 
@@ -84,14 +95,13 @@ def draw_newest(scene: Scene, size: tuple[int, int], what: Series) -> list[Line]
     return draw_moment(scene, None, None, size, what)
 
 
-def _draw_around(
-    scene: Scene, at_s: float, sign: Piece | None, size: tuple[int, int], what: Series
-) -> list[Line]:
+def _make_curve(scene: Scene, at_s: float, sign: Piece | None, what: Series, part_s: float) -> Curve:
     """The step times around a moment, in seconds since the run began, or the losses, or the parts of the
-    step. `sign`: marks the moment."""
+    step. `sign`: marks the moment; `part_s`: the axis ends at a multiple of it; 0: where it reaches to."""
     history, reach = scene.frame.history, reach_s(scene.frame, at_s)
     ends = (float(history.time_s[0]), float(history.time_s[-1])) if len(history.time_s) else (at_s, at_s)
     end_s = max(at_s, min(at_s + reach, ends[1]))
+    end_s = part_s * np.ceil(end_s / part_s) if part_s else end_s
     begin_s = max(min(at_s, ends[0]), end_s - 2 * reach)
     first, stop = np.searchsorted(history.time_s, (begin_s, end_s)).tolist()
 
@@ -121,7 +131,7 @@ def _draw_around(
             waste=part(history.wait_ms), zero=True, band=True, happened=happened,
             early=max(0, history.early - first) + 1, p95=part(history.step_p95_ms),
         )  # fmt: skip
-    return draw_chart(curve, *size, scene.ascii_only).lines
+    return curve
 
 
 def draw_before_and_after(scene: Scene, at_s: float, width: int) -> list[Line]:

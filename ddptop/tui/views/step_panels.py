@@ -115,8 +115,7 @@ def _draw_steps_around(scene: Scene, step: int, width: int, height: int, what: S
         return draw_newest(scene, (width, height - 1), what)
     places = np.flatnonzero(history.step <= step)
     at_s = float(history.time_s[places[-1] if len(places) else 0])
-    follows = scene.place.timeline.step is None
-    return draw_moment(scene, at_s, MARK, (width, height - 1), what, follows=follows)
+    return draw_moment(scene, at_s, MARK, (width, height - 1), what, is_calm=True)
 
 
 def _draw_usual(scene: Scene, shown: Timeline, rank: int, width: int) -> list[Line]:

@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.frames.numbers import age, count, counted, fixed, known, percent, size
 from ddptop.frames.phrases import on_hosts
 from ddptop.frames.training_kind import kind_phrase
-from ddptop.frames.verdict import restart_phrase, verdict
+from ddptop.frames.verdict import restart_phrase, run_state, verdict
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
@@ -26,7 +26,7 @@ from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views.panels import has_panels
 from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step_panels, draw_stuck_panels
-from ddptop.tui.views.timeline_state import FOLLOWED_S
+from ddptop.tui.views.timeline_state import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,12 +157,12 @@ def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
 
 def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
-    step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
-    step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(" ▸" if on else "", "accent")
-    mode = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
-    behind = (scene.frame.group.step or shown.step) - shown.step
-    if state.step is None and behind <= FOLLOWED_S * (scene.frame.group.steps_per_s or 0.0):
-        behind = 0  # it is the newest one of the last moments
+    place = " " * len(ONWARD) if width >= MEAN_FROM else ""
+    step = Line("◂ " if back else place, "accent").add("step ", "dim").add(count(shown.step), "strong")
+    step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(ONWARD if on else place, "accent")
+    mode, behind = Line(" held ", "badge"), (scene.frame.group.step or shown.step) - shown.step
+    if state.step is None:
+        mode, behind = _draw_age(scene, shown, state, LONGEST_AGE if width >= MEAN_FROM else 0), 0
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
     return join_parts(
@@ -180,8 +180,22 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
     )
 
 
+def _draw_age(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
+    """`newest`, or how long ago the step was that."""
+    assert scene.frame.timeline is not None
+    shown_s = scene.frame.unix_s - state.followed_at_s
+    is_newest = state.followed is None or shown.step == scene.frame.timeline.step or shown_s < 1.0
+    return Line(f"{'newest' if is_newest else f'{int(shown_s)} s ago':<{width}}", "dim")
+
+
+ONWARD = " ▸"
+"""There is a later step that can be shown."""
+
+LONGEST_AGE = 8
+"""Cells of `30 s ago`."""
+
 MEAN_FROM = 60
-"""Columns from which a mean is called one."""
+"""Columns from which a mean is called one, and parts that come and go have a place of their own."""
 
 
 def _draw_exposed(shown: Timeline, width: int) -> Line:
@@ -404,7 +418,7 @@ class LanePlan:
         label = rank + bucket + 4
         sized, timed = (shown.detailed and width >= least for least in (58, 38))
         room = max(1, width - label - (SIZE if sized else 0) - (2 * TIME + 1 if timed else 0))
-        begin, share = state.begin * shown.span_ms, state.share * shown.span_ms
+        begin, share = state.begin * state.axis_ms, state.share * state.axis_ms
         return cls(rank, bucket, TimeAxis(begin, begin + share, room), sized, timed)
 
     @property
@@ -450,7 +464,8 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
     least_ms = LEAST_CELL * (plan.axis.end_ms - plan.axis.begin_ms) / plan.axis.width
-    for span in lane.spans:
+    # Other time first: a short optimizer keeps its cell.
+    for span in sorted(lane.spans, key=lambda span: span.name != "other"):
         part = _PARTS[span.name]
         role = part.role if part in (EVALUATION, SAVING) else combine_roles(part.role, part.role)
         sign = part.plain if scene.ascii_only else part.glyph
@@ -516,6 +531,55 @@ def _name_bucket(shown: Timeline, place: int) -> str:
     return f"m{reduce.model}b{reduce.bucket}" if several else f"b{reduce.bucket}"
 
 
+MOST_CHANGED = 0.11
+"""Share of the cells of the page that another step may change before it is another picture."""
+
+
+def _share_changed(before: Sequence[str], lines: Sequence[Line], width: int) -> float:
+    """Which share of the cells differs from those of an earlier picture; 1: that had another size."""
+    if len(before) != len(lines):
+        return 1.0
+    changed = sum(
+        old != new
+        for one, other in zip(before, lines, strict=True)
+        for old, new in zip(one.ljust(width), str(other).ljust(width), strict=False)
+    )
+    return changed / max(1, width * len(lines))
+
+
+def _find_moment(scene: Scene) -> Moment:
+    """The moment of the frame. While the run is as healthy and none else is slow, its steps are alike."""
+    frame = scene.frame
+    state = (run_state(frame), scene.stragglers, frame.group.incarnation)
+    return Moment(frame.unix_s, state, frame.group.step_ms_p50)
+
+
+def _draw_page(scene: Scene, state: TimelineState, width: int, height: int) -> list[Line]:
+    """What is known of the step, and as many lanes as there is room for."""
+    assert scene.frame.timeline is not None
+    shown = state.shown(scene.frame.timeline)
+    lines = [_draw_head(scene, shown, state, width)]
+    if height >= MIN_FOR_WORDS:
+        said = _describe_step(scene, shown, state)
+        sign, role = said.sign, said.role
+        text = said.text_within(width - 2, scene, is_low=height < LOW)
+        rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)
+        lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
+        where = _draw_host(scene, shown, state)
+        if rows and lines[1].width + where.width + 2 <= width:
+            lines[1].pad(width - where.width).extend(where)
+    plan = LanePlan.of(shown, state, width)
+    if height >= MIN_FOR_AXIS:
+        lines.append(plan.head())
+    foot = _draw_legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
+    room = height - len(lines) - len(foot)
+    tall, below = _share_out(shown, state, room, panels=has_panels(width, height))
+    lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
+    lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
+    panels = draw_step_panels(scene, shown, _find_nearest(shown, state), width, below) if below else []
+    return [*lines, *foot, *panels]
+
+
 LANES_A_PAGE = 4
 """Lanes that PgUp and PgDn move by: a lane has several lines."""
 
@@ -557,33 +621,20 @@ class TimelineView(View):
             words = (Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))
             return Page([draw_rule(width, "timeline"), Line(), *words])
         state = replace(state, held=state.to_hold(shown))
-        state = state.follow(
-            shown, scene.frame.unix_s, is_live=scene.frame.playback is None and stall is None
-        )
-        shown = state.shown(shown)
-        lines = [_draw_head(scene, shown, state, width)]
-        if height >= MIN_FOR_WORDS:
-            said = _describe_step(scene, shown, state)
-            sign, role = said.sign, said.role
-            text = said.text_within(width - 2, scene, is_low=height < LOW)
-            rows = wrap_lines(text, width - 2, 1 if height < LOW else 3)
-            lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
-            where = _draw_host(scene, shown, state)
-            if rows and lines[1].width + where.width + 2 <= width:
-                lines[1].pad(width - where.width).extend(where)
-        plan = LanePlan.of(shown, state, width)
-        if height >= MIN_FOR_AXIS:
-            lines.append(plan.head())
-        foot = _draw_legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
-        room = height - len(lines) - len(foot)
-        tall, below = _share_out(shown, state, room, panels=has_panels(width, height))
-        lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
-        lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
-        if below:
-            nearest = _find_nearest(shown, state)
-            lines += [*foot, *draw_step_panels(scene, shown, nearest, width, below)]
-            return Page(lines, PageLayout(timeline=state))
-        return Page(lines + foot, PageLayout(timeline=state))
+        is_live = scene.frame.playback is None and stall is None
+        if state.step is not None or not is_live:
+            state = replace(state, followed=None)
+        else:
+
+            def is_like_shown(taken: TimelineState) -> bool:
+                lines = _draw_page(scene, taken.settle_axis(shown.span_ms), width, height)
+                return _share_changed(state.drawn, lines, width) <= MOST_CHANGED
+
+            state = state.follow(shown, _find_moment(scene), is_like_shown)
+        state = state.settle_axis(state.shown(shown).span_ms)
+        lines = _draw_page(scene, state, width, height)
+        state = replace(state, drawn=tuple(map(str, lines)))
+        return Page(lines, PageLayout(timeline=state))
 
     def requested_detail(self, place: Place) -> str:
         """The step, and the lanes about the cursor."""
@@ -594,7 +645,8 @@ class TimelineView(View):
         screen.place.timeline.rank = screen.place.rank
 
     def on_close(self, place: Place) -> None:
-        """The cursor goes along, unless a rank is followed."""
+        """The cursor goes along, unless a rank is followed. The next picture has the step of its moment."""
+        place.timeline.followed = None
         if not place.follow and place.rank != place.timeline.rank:
             place.rank, place.pointed = place.timeline.rank, True
 

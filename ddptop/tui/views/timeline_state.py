@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.detail import TimelineRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.frames.detail import Timeline
 
 MAX_ZOOM = 12
 """4096 times: a step of a second then shows a quarter of a millisecond."""
 
 
-FOLLOWED_S = 2.0
-"""Seconds between two pictures of the newest steps of a live run, in the timeline and the heat map."""
+FOLLOWED_S, HELD_S = 2.0, 30.0
+"""Seconds for which a step of a live run that is followed is shown: at least, as none can be read that is
+replaced sooner; and until a usual step replaces it that does not look like it."""
+
+USUAL = 2.0
+"""A step that takes so many times as long as the median, or as much less, is not a usual one."""
+
+FILLED, ROOM = 0.7, 1.1
+"""The time axis stays as it is while a step fills this share of it; a new axis has room for a longer step."""
+
+
+class Moment(NamedTuple):
+    """When a live run has finished a step, and what it is like then."""
+
+    unix_s: float
+    run_state: object
+    """In another state another step is shown at once."""
+    usual_ms: float | None
+    """The median step."""
+
+    def is_usual(self, step: Timeline) -> bool:
+        """Whether a step takes about as long as most do."""
+        return self.usual_ms is None or self.usual_ms / USUAL <= step.step_ms <= self.usual_ms * USUAL
 
 
 @dataclass
@@ -32,6 +55,12 @@ class TimelineState:
     """The newest step as it was when it was taken over, which stays for a while."""
     followed_at_s: float = 0.0
     """When that was, in seconds since 1970."""
+    followed_while: object = None
+    """What the run was like then."""
+    axis_ms: float = 0.0
+    """The length of the time axis of a whole step; 0: none was drawn."""
+    drawn: tuple[str, ...] = field(default=(), repr=False)
+    """The last picture."""
     level: int = 0
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
@@ -85,24 +114,34 @@ class TimelineState:
         was_held, self.step, self.held, self.followed = self.step is not None, None, None, None
         return was_held
 
-    def follow(self, newest: Timeline, now_s: float, *, is_live: bool) -> TimelineState:
-        """This state with the step that is shown while the newest one is followed: of a live run a new one
-        every FOLLOWED_S, as none can be read that is replaced four times a second. In a recording, whose
-        steps one goes through, always the newest."""
-        if self.step is not None or not is_live:
-            return replace(self, followed=None)
-        followed = self.followed
-        has_lane = followed is not None and any(lane.rank == self.rank for lane in followed.lanes)
-        wants_lane = any(lane.rank == self.rank for lane in newest.lanes)
-        is_fresh = 0.0 <= now_s - self.followed_at_s < FOLLOWED_S
-        if (
-            followed is not None
-            and is_fresh
-            and followed.step <= newest.step
-            and (has_lane or not wants_lane)
-        ):
+    def follow(
+        self, newest: Timeline, moment: Moment, is_like_shown: Callable[[TimelineState], bool]
+    ) -> TimelineState:
+        """This state with the step that is shown while the newest one of a live run is followed.
+
+        The newest step replaces it after FOLLOWED_S if that changes little of the picture, as most steps of a
+        run do that goes on as before. A usual one replaces an unusual one then, and any other after HELD_S.
+        """
+        followed, shown_s = self.followed, moment.unix_s - self.followed_at_s
+        taken = replace(self, followed=newest, followed_at_s=moment.unix_s, followed_while=moment.run_state)
+        if followed is None or followed.step > newest.step or moment.run_state != self.followed_while:
+            return taken
+        has_lane, wants_lane = (
+            any(lane.rank == self.rank for lane in step.lanes) for step in (followed, newest)
+        )
+        if (wants_lane and not has_lane) or shown_s < 0.0:
+            return taken
+        if shown_s < FOLLOWED_S:
             return self
-        return replace(self, followed=newest, followed_at_s=now_s)
+        was_usual, is_usual = moment.is_usual(followed), moment.is_usual(newest)
+        is_due = is_usual and (not was_usual or shown_s >= HELD_S)
+        return taken if is_due or (is_usual >= was_usual and is_like_shown(taken)) else self
+
+    def settle_axis(self, span_ms: float) -> TimelineState:
+        """This state with an axis for a step: the last one, if the step fits it."""
+        if FILLED * self.axis_ms <= span_ms <= self.axis_ms:
+            return self
+        return replace(self, axis_ms=ROOM * span_ms)
 
     def to_hold(self, newest: Timeline) -> Timeline | None:
         """The picked step to hold from now on: as the newest frame has it, else as it was; None: none."""

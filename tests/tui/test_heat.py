@@ -88,6 +88,33 @@ def test_a_step_keeps_its_column_and_the_columns_that_are_drawn_are_counted() ->
     assert restarted.places == (10, 11, 12, 13), "earlier steps are another restart's"
 
 
+def draw_axis(newest: int, n_steps: int = 160, size: str = "80x24") -> tuple[str, str]:
+    """The axis and the first row of a map of 57 columns, or of 33, with a step in each."""
+    frame = fake_views.with_wanted(straggler(), f"heat data 16 {n_steps}")
+    assert frame.heat is not None
+    heat = replace(frame.heat, steps=tuple(range(newest - n_steps + 1, newest + 1)))
+    place = place_at("heat", heat=HeatState(figure="data", steps_per_column=1))
+    frame = replace(frame, group=replace(frame.group, step_ms_p50=1_000.0), heat=heat)
+    _, _, axis, row, *_ = page(frame, place, SIZES[size]).splitlines()
+    return axis[8:66].rstrip(), row[7:]
+
+
+def test_a_line_and_the_steps_beside_it_part_the_newest_from_the_oldest() -> None:
+    axis, row = draw_axis(570 + 30)
+    assert axis == "570                 newest 600▾ oldest 545            569"
+    assert row[:59] == "│" + "·" * 29 + "[·]" + "·" * 25 + "│"
+    assert draw_axis(570 + 6)[0] == "   576▾ oldest 521                                    569"
+    assert draw_axis(570 + 1)[0] == " ▾newest 571                                          569"
+    axis, row = draw_axis(569)
+    assert axis == " 514                                          newest 569▾"
+    assert row[:59] == "│ " + "·" * 54 + "[·]", "all steps are in order"
+    assert draw_axis(590, 21)[0] == "570       newest 590▾", "a young run has no older ones"
+
+
+def test_a_narrow_map_has_short_names_at_its_axis() -> None:
+    assert draw_axis(596, size="50x24")[0] == "574            new 596▾ old 557       573"
+
+
 def test_the_cursor_stays_on_its_step_whatever_a_column_stands_for() -> None:
     """Further steps come, columns get more of them, and a metric is known in every 16th step only."""
     place = place_at("heat")

@@ -374,12 +374,17 @@ def _draw_steps(
     lines = [_draw_axis(shown.columns, chosen, room.label, n_columns)] if room.has_axis else []
     if room.has_axis and room.side:
         lines[0].pad(room.label + 4 + n_columns).add("  worst", "dim")
+    parted_at = shown.columns.parted_at
     for row, levels in enumerate(shades.levels(shown.value).tolist()):
         has_cursor = row == state.row
         cells_of_row = shown.place(levels, n_columns)
         row_lines = [_draw_row_label(scene, folds[row], room.label, has_cursor)]
-        row_lines[0].extend(shades.cells(cells_of_row, 1, chosen if has_cursor else None, scene.ascii_only))
-        below = Line(" " * (room.label + 2)).extend(shades.cells(cells_of_row, 1, None, scene.ascii_only))
+        row_lines[0].extend(
+            shades.cells(cells_of_row, 1, chosen if has_cursor else None, scene.ascii_only, parted_at)
+        )
+        below = Line(" " * (room.label + 2)).extend(
+            shades.cells(cells_of_row, 1, None, scene.ascii_only, parted_at)
+        )
         row_lines += [Line().extend(below) for _ in range(grid.tall - 1)]
         if room.side:
             worst = _describe_worst(scene, shown.value[row], shown.rank[row], shades, room.side)
@@ -402,21 +407,37 @@ def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor
 
 
 def _draw_axis(columns: HeatColumns, chosen: int, label: int, n_columns: int) -> Line:
-    """The axis of steps: where the cursor is, the newest step left or right of its column, the step of the
-    leftmost column, and where steps are missing."""
+    """The axis of steps: where the cursor is, where steps are missing, and the steps at the ends of both
+    parts, the newest steps at the left and older ones at the right."""
     signs: list[Piece] = [(" ", "faint")] * n_columns
     for place in columns.after_hole:
         signs[place] = MISSING, "warn"
     signs[chosen] = "▾", "accent"
-    newest, leftmost = columns.places[-1], min(columns.places)
-    words = [f"{columns.steps[-1][1]:,}", f"{columns.steps[columns.places.index(leftmost)][0]:,}"]
-    for word, begins in zip(words, ((newest - len(words[0]), newest + 1), (leftmost,)), strict=True):
-        for begin in begins:
-            around = signs[max(0, begin - 1) : begin + len(word) + 1]
-            if 0 <= begin <= n_columns - len(word) and all(sign in " ▾" for sign, _ in around):
-                signs[begin : begin + len(word)] = [(sign, "faint") for sign in word]
-                break
+    places, steps, n_older = columns.places, columns.steps, columns.n_older
+    newest, oldest = ("newest ", "oldest ") if n_columns >= LONG_NAMES_FROM else ("new ", "old ")
+    last, first = f"{steps[-1][1]:,}", f"{steps[n_older][0]:,}"
+    on_newest = int(chosen == places[-1])
+    before = [(places[-1] + 1 - on_newest - len(text), text) for text in (newest + last, last)]
+    _put_first(signs, [*before, *((places[-1] + on_newest, text) for _, text in before)])
+    _put_first(signs, [(places[n_older], first)])
+    if n_older:
+        begin, end = f"{steps[0][0]:,}", f"{steps[n_older - 1][1]:,}"
+        _put_first(signs, [(places[0], oldest + begin), (places[0], begin)])
+        _put_first(signs, [(places[n_older - 1] + 1 - len(end), end)])
     return Line(" " * (label + 3)).extend(join_cells(signs))
+
+
+LONG_NAMES_FROM = 48
+"""Columns of a map from which it has room for whole words."""
+
+
+def _put_first(signs: list[Piece], texts: Sequence[tuple[int, str]]) -> None:
+    """Write the first of these texts, each at its place, that fits beside what is there."""
+    for begin, text in texts:
+        around = signs[max(0, begin - 1) : begin + len(text) + 1]
+        if 0 <= begin <= len(signs) - len(text) and all(sign in " ▾" for sign, _ in around):
+            signs[begin : begin + len(text)] = [(sign, "faint") for sign in text]
+            return
 
 
 def _name_marked(scene: Scene, rank: int, width: int) -> Line:

@@ -1,8 +1,8 @@
 """The columns of the map of ranks x steps: which steps each stands for, and where it is on the map.
 
 A step keeps its column for as long as it is shown. Columns are filled from left to right, then from the left
-again, as on the screen of an oscilloscope. In a map that is pushed to the left by each new step, everything
-changes with every picture.
+again, as on the screen of an oscilloscope: what is right of the newest step is older than all at its left. A
+line parts the two. In a map that each new step pushes to the left, everything changes with every picture.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class HeatColumns:
     """First and last step of each."""
     after_hole: frozenset[int]
     """Places of columns in which steps begin after some that are missing."""
+
+    @property
+    def n_older(self) -> int:
+        """How many columns at the right are from before the map was filled from the left again."""
+        return int(np.argmin(self.places))
+
+    @property
+    def parted_at(self) -> int | None:
+        """The place between the newest step and older ones at its right; None: there are none."""
+        return self.places[-1] + 1 if self.n_older else None
 
 
 def find_usual_distance(steps: Sequence[int] | Indices) -> int:

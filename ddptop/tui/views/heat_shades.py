@@ -88,15 +88,24 @@ class Shades:
         """The colour of a level."""
         return "faint" if level < 0 else ROLES[level]
 
-    def cells(self, levels: list[int | None], cell: int, chosen: int | None, ascii_only: bool) -> Line:
+    def cells(
+        self,
+        levels: list[int | None],
+        cell: int,
+        chosen: int | None,
+        ascii_only: bool,
+        parted_at: int | None = None,
+    ) -> Line:
         """A row of the map with its edges, `cell` terminal cells a value (None: there is no rank). `chosen`
-        stands in brackets, in its own shade."""
+        stands in brackets, in its own shade; `parted_at`: the place of a further edge."""
         edge: Piece = ("│", "rule")
         blank: Piece = (" ", "text")
         pieces = [edge]
         for level in levels:
             pieces += [blank if level is None else self.sign(level, ascii_only)] * cell
         pieces.append(edge)
+        if parted_at is not None:
+            pieces[1 + parted_at * cell] = edge
         if chosen is not None:
             pieces[chosen * cell] = "[", "accent"
             pieces[(chosen + 1) * cell + 1] = "]", "accent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from ddptop.analysis.to_frame.timeline import mark_activities
 from ddptop.frames.detail import LaneSpan, Timeline
+from ddptop.render.line import combine_roles
+from ddptop.render.phases import DARK_ROLES, LIGHT_ROLES, is_parted
 from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
 from tests.tui import fake_views
 from tests.tui.drive import Sketch, Stage, on_stage
@@ -73,6 +76,24 @@ def test_an_evaluation_and_a_save_have_signs_and_a_legend(plain: bool, signs: st
     assert f"{signs[0]} evaluating  {signs[1]} saving" in text
     usual_text = page(replace(straggler(), timeline=usual), place_at("timeline"), SIZES["80x24"], plain=plain)
     assert "evaluating" not in usual_text
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("case", SHOWN)
+def test_neighbouring_parts_differ_in_lightness_or_have_an_edge(case: str, plain: bool) -> None:
+    person = Sketch(FakeSource(replace(straggler(), timeline=SHOWN[case])), (160, 50), plain)
+    person.press("2")
+    pairs = {
+        (before[1], after[1])
+        for line in person.lines
+        if line.target is not None
+        for before, after in itertools.pairwise(line.pieces)
+    }
+    solid = {combine_roles(role, role): role for role in (*LIGHT_ROLES, *DARK_ROLES)}
+    parts = [(solid[one], solid[other]) for one, other in pairs if {one, other} <= solid.keys()]
+    assert parts and all(one == other or is_parted(one, other) for one, other in parts), parts
+    if case == "late":
+        assert (combine_roles("backward", "backward"), combine_roles("ink", "transfer")) in pairs
 
 
 def test_ascii() -> None:

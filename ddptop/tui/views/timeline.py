@@ -5,6 +5,7 @@ During a stall: the step in progress, and the position of each rank in it.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,7 @@ from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
 from ddptop.render.milestones import draw_before_first_step
-from ddptop.render.phases import EVALUATION, PARTS, SAVING, StepPart, draw_legend
+from ddptop.render.phases import EVALUATION, PARTS, SAVING, StepPart, draw_legend, is_parted
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
 from ddptop.tui.keys import ScreenKey, view_key
@@ -31,9 +32,9 @@ from ddptop.tui.views.timeline_state import Moment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.detail import Lane, Timeline
+    from ddptop.frames.detail import Lane, LaneSpan, Timeline
     from ddptop.frames.stall import Stall
-    from ddptop.render.line import Role
+    from ddptop.render.line import Piece, Role
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
     from ddptop.tui.views.timeline_state import TimelineState
@@ -111,7 +112,8 @@ def _draw_stuck_lane(
     if bar:
         drawn = _draw_stuck_bar(scene, stall, rank, bar)
         line.extend(drawn).add(" ")
-        again = [below.extend(drawn) for below in again]
+        n_bars = tall - 2 if tall > 2 else 1  # the last line parts it from the next lane
+        again[:n_bars] = [below.extend(drawn) for below in again[:n_bars]]
     elif tall > 1:
         drawn = _draw_stuck_bar(scene, stall, rank, width - line.width)
         n_bars = max(1, tall - 2)  # the last line parts it from the next lane
@@ -132,14 +134,15 @@ def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     behind = 3 if phase == "wait" else BEFORE[phase]
     usual = np.nan_to_num(scene.breakdown.ms[:behind, rank])
     scale = 0.75 * width / scene.breakdown.full_ms if scene.breakdown.full_ms else 0.0
-    line = Line()
-    for part, ms in zip(PARTS, usual.tolist(), strict=False):
-        glyph = part.plain if plain else part.glyph
-        line.add(glyph * round(ms * scale), combine_roles(part.role, part.role))
-    part = PARTS[names.index(phase)]
-    return line.add(
-        (part.plain if plain else part.glyph) * (width - line.width), combine_roles(part.role, part.role)
-    )
+    line, before = Line(), PARTS[names.index(phase)]
+    lengths = [(part, round(ms * scale)) for part, ms in zip(PARTS, usual.tolist(), strict=False)]
+    lengths.append((before, width - sum(length for _, length in lengths)))
+    for part, length in lengths:
+        if length > 0:
+            edge = [_draw_edge(part, plain)] if line.width and _needs_edge(before, part) else []
+            glyph, before = part.plain if plain else part.glyph, part
+            line.signs([*edge, (glyph * (length - len(edge)), combine_roles(part.role, part.role))])
+    return line
 
 
 def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
@@ -463,6 +466,7 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     line.add(" " * (plan.bucket + 1))
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
+    drawn: list[tuple[LaneSpan, StepPart]] = []
     least_ms = LEAST_CELL * (plan.axis.end_ms - plan.axis.begin_ms) / plan.axis.width
     # Other time first: a short optimizer keeps its cell.
     for span in sorted(lane.spans, key=lambda span: span.name != "other"):
@@ -471,8 +475,14 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
         sign = part.plain if scene.ascii_only else part.glyph
         is_seen = part.name != "other" and span.end_ms - span.begin_ms >= least_ms
         track.put(span.begin_ms, span.end_ms, sign, role, least=1 if is_seen else 0)
+        if is_seen or plan.axis.cell(span.begin_ms) < plan.axis.cell(span.end_ms):
+            drawn.append((span, part))
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
+    drawn.sort(key=lambda of_part: of_part[0].begin_ms)
+    for (_, before), (span, part) in itertools.pairwise(drawn):
+        if _needs_edge(before, part):
+            track.mark(span.begin_ms, *_draw_edge(part, scene.ascii_only))
     bar = track.line()
     again = [Line(" " * plan.left, ground=line.ground).extend(bar) for _ in range(plan.tall - 1)]
     line.extend(bar)
@@ -481,6 +491,20 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     sign = "~" if shown.clock_free else ""
     wait, transfer = (sign + fixed(exposed[name]) for name in ("waiting", "moving"))
     return [plan.figures(line, "exposed", wait, transfer, "strong"), *again]
+
+
+def _needs_edge(before: StepPart, part: StepPart) -> bool:
+    """Whether two neighbouring parts are as light as each other: hue alone does not tell them apart."""
+    return before.name != part.name and {before, part} <= {*PARTS} and not is_parted(before.role, part.role)
+
+
+def _draw_edge(part: StepPart, plain: bool) -> Piece:
+    """The first cell of a part that is as light as the one before it: a thin line, or its letter."""
+    return (part.plain if plain else EDGE), combine_roles("ink", part.role)
+
+
+EDGE = "▏"
+"""An eighth of a cell."""
 
 
 def _draw_reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: LanePlan) -> Line:

@@ -161,7 +161,7 @@ def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
 def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
     place = " " * len(ONWARD) if width >= MEAN_FROM else ""
-    step = Line("◂ " if back else place, "accent").add("step ", "dim").add(count(shown.step), "strong")
+    step = Line("◂ " if back else "  ", "accent").add("step ", "dim").add(count(shown.step), "strong")
     step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(ONWARD if on else place, "accent")
     mode, behind = Line(" held ", "badge"), (scene.frame.group.step or shown.step) - shown.step
     if state.step is None:
@@ -560,15 +560,16 @@ MOST_CHANGED = 0.11
 
 
 def _share_changed(before: Sequence[str], lines: Sequence[Line], width: int) -> float:
-    """Which share of the cells differs from those of an earlier picture; 1: that had another size."""
-    if len(before) != len(lines):
+    """Which share of the cells of an earlier picture differ in these lines, its first ones; 1: that had
+    fewer."""
+    if len(before) < len(lines):
         return 1.0
     changed = sum(
         old != new
-        for one, other in zip(before, lines, strict=True)
+        for one, other in zip(before, lines, strict=False)
         for old, new in zip(one.ljust(width), str(other).ljust(width), strict=False)
     )
-    return changed / max(1, width * len(lines))
+    return changed / max(1, width * len(before))
 
 
 def _find_moment(scene: Scene) -> Moment:
@@ -578,8 +579,10 @@ def _find_moment(scene: Scene) -> Moment:
     return Moment(frame.unix_s, state, frame.group.step_ms_p50)
 
 
-def _draw_page(scene: Scene, state: TimelineState, width: int, height: int) -> list[Line]:
-    """What is known of the step, and as many lanes as there is room for."""
+def _draw_page(
+    scene: Scene, state: TimelineState, width: int, height: int, *, with_panels: bool = True
+) -> list[Line]:
+    """What is known of the step, as many lanes as there is room for, and the panels below them."""
     assert scene.frame.timeline is not None
     shown = state.shown(scene.frame.timeline)
     lines = [_draw_head(scene, shown, state, width)]
@@ -600,8 +603,9 @@ def _draw_page(scene: Scene, state: TimelineState, width: int, height: int) -> l
     tall, below = _share_out(shown, state, room, panels=has_panels(width, height))
     lines += _draw_lanes(scene, shown, state, replace(plan, tall=tall), room - below)
     lines += [Line() for _ in range(height - len(lines) - len(foot) - below)]
-    panels = draw_step_panels(scene, shown, _find_nearest(shown, state), width, below) if below else []
-    return [*lines, *foot, *panels]
+    if not below or not with_panels:
+        return [*lines, *foot]
+    return [*lines, *foot, *draw_step_panels(scene, shown, _find_nearest(shown, state), width, below)]
 
 
 LANES_A_PAGE = 4
@@ -651,8 +655,13 @@ class TimelineView(View):
         else:
 
             def is_like_shown(taken: TimelineState) -> bool:
-                lines = _draw_page(scene, taken.settle_axis(shown.span_ms), width, height)
-                return _share_changed(state.drawn, lines, width) <= MOST_CHANGED
+                taken = taken.settle_axis(shown.span_ms)
+                # The lanes alone first: most steps differ in these, and panels take much longer.
+                pictures = (
+                    _draw_page(scene, taken, width, height, with_panels=with_panels)
+                    for with_panels in (False, True)
+                )
+                return all(_share_changed(state.drawn, lines, width) <= MOST_CHANGED for lines in pictures)
 
             state = state.follow(shown, _find_moment(scene), is_like_shown)
         state = state.settle_axis(state.shown(shown).span_ms)

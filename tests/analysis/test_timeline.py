@@ -64,9 +64,12 @@ def test_a_late_rank_and_those_that_wait_for_it() -> None:
 
 def test_pieces_of_a_lane_have_neither_holes_nor_overlaps() -> None:
     for delay in ("data", "other", "forward", "backward", "late_backward", "optimizer"):
-        for lane in shown(fed(World(3, delays={(2, delay): 7_000}), 3)).lanes:
+        lanes = shown(fed(World(3, delays={(2, delay): 7_000}), 3)).lanes
+        assert len(lanes) == 3
+        for lane in lanes:
             ends = [span.end_ms for span in lane.spans]
             begins = [span.begin_ms for span in lane.spans]
+            assert len(begins) > 1
             assert begins[1:] == pytest.approx(ends[:-1])
             assert all(end > begin for begin, end in zip(begins, ends, strict=True))
 

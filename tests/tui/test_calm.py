@@ -117,11 +117,17 @@ Pictures = Mapping[tuple[str, str], Sequence[tuple[list[str], list[str]]]]
 
 
 @pytest.fixture(scope="module")
-def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
-    """Each page at each size, with each two moments."""
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of 70 s."""
     path = tmp_path_factory.mktemp("calm") / "healthy.ddptop"
     HealthyRun().write(path)
-    with Recording.open(path) as recording:
+    return path
+
+
+@pytest.fixture(scope="module")
+def neighbours(healthy: Path) -> Pictures:
+    """Each page at each size, with each two moments."""
+    with Recording.open(healthy) as recording:
         moment = Moment(recording)
         moment.go_to(NEIGHBOURS_S[0][0])
         people = {(view, size): Sketch(MomentSource(moment), SIZES[size]) for view in PAGES for size in SIZES}
@@ -246,6 +252,24 @@ def test_the_timeline_of_a_run_whose_steps_all_differ_shows_those_that_look_alik
     steps = {lines[1].split(" ms")[0] for lines in seen}
     axes = {line for lines in seen for line in lines if re.match(r" +0 .* ms", line)}
     assert len(steps) > 1 and len(axes) == 1, (steps, axes)
+
+
+def test_of_a_healthy_run_whose_buckets_are_timed_a_new_step_changes_few_cells(healthy: Path) -> None:
+    with Recording.open(healthy) as recording:
+        moment = Moment(recording)
+        moment.go_to(20.0)
+        people = [Sketch(MomentSource(moment), SIZES[size]) for size in WITH_PARTS]
+        for person in people:
+            person.press("2")
+        before, steps = {person.size: look(person) for person in people}, set()
+        for quarter in range(1, 41):
+            moment.go_to(20.0 + quarter / 4)
+            for person in people:
+                seen, (columns, rows) = look(person), person.size
+                assert count_cells(before[person.size], seen) <= MOST_CHANGED * columns * rows
+                before[person.size] = seen
+                steps.add((columns, seen[1].split(" ms")[0]))
+    assert len(steps) >= 3 * len(people), steps
 
 
 def test_the_sentence_on_a_step_has_one_line_at_50x24() -> None:

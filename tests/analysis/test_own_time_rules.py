@@ -88,6 +88,15 @@ def test_a_small_delay_that_is_alike_takes_fewer_steps_than_one_that_scatters() 
     assert flagged_after(scattered, 120)[1] == 72
 
 
+def test_a_delay_that_comes_again_begins_anew() -> None:
+    own = noise(1, 2, 256, scale=0.05)
+    own[1, :180] += 3.0
+    own[1, 220:] += 3.0
+    late = persistent(*case(own))
+    assert late is not None
+    assert late.first == pytest.approx(220, abs=6)
+
+
 def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
     own = noise(2, 4, scale=0.05)
     own[1] += 5.0
@@ -481,10 +490,19 @@ def gc_excess(ms: float):
 def test_stamped_pauses_are_large_from_a_tenth_of_the_step() -> None:
     excess, wall = gc_excess(4.0)
     assert own_time_rules.intermittent(excess, wall) is None
-    late = own_time_rules.intermittent(excess, wall, large_share=own_time_rules.LARGE_PAUSE_SHARE)
+    late = own_time_rules.intermittent(excess, wall, are_pauses=True)
     assert late is not None and late.ranks == (1,)
     excess, wall = gc_excess(1.5)
-    assert own_time_rules.intermittent(excess, wall, large_share=own_time_rules.LARGE_PAUSE_SHARE) is None
+    assert own_time_rules.intermittent(excess, wall, are_pauses=True) is None
+
+
+def test_few_pauses_need_not_be_alike() -> None:
+    excess, wall = gc_excess(25.0)
+    excess[1, :160] = 0.0
+    excess[1, 165::10] = 60.0
+    assert own_time_rules.intermittent(excess, wall) is None
+    late = own_time_rules.intermittent(excess, wall, are_pauses=True)
+    assert late is not None and late.ranks == (1,)
 
 
 @pytest.mark.parametrize("blinded", ["own_time_rules.FLAG_MS", "agreement.ON_TIME"])

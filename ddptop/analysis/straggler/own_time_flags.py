@@ -458,8 +458,7 @@ class StepFlagging:
         wall = group.added.wall_of(judged)
         slots = np.arange(judged.start, judged.stop)
         for place, rows, over in _places_with_large_excess(group, steps, slots, wall):
-            share = own_time_rules.LARGE_SHARE if place != "gc" else own_time_rules.LARGE_PAUSE_SHARE
-            late = own_time_rules.intermittent(over, wall, held=is_held, large_share=share)
+            late = own_time_rules.intermittent(over, wall, held=is_held, are_pauses=place == "gc")
             if late is None:
                 continue
             hits = slots[over[late.ranks[0]] > own_time_rules.HALF * late.level_ms]
@@ -661,7 +660,8 @@ class _Windows:
 def _is_brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     """Whether a rank is slow in several places for so short a time that its core may have been busy."""
     slots = np.arange(flag.since, slot + 1)
-    lasted_s = float(np.nansum(steps.wall(slots))) / 1000.0
+    # With the steps between them that were left out.
+    lasted_s = float(np.ptp(steps.group.of("end", slots)))
     if len(slots) >= own_time_rules.SLOW_CORE_STEPS or lasted_s >= own_time_rules.SLOW_CORE_S:
         return False
     row = int(np.flatnonzero(flag.members == flag.rank)[0])

@@ -282,7 +282,8 @@ six once in 32 times, but noise has hardly six that are outstanding."""
 
 ALIKE, MANY = 0.75, 12
 """Fewer than MANY occurrences must be alike: the lower quartile of their sizes is at least this share of the
-upper one. Of exponential bursts, cut off at half of their median, it is 0.6, of a delay with noise 0.9."""
+upper one. Of exponential bursts, cut off at half of their median, it is 0.6, of a delay with noise 0.9.
+Pauses for garbage collection are no chance, but on a busy machine they take 25 to 60 ms: they need not be."""
 
 TIMES = 6
 """A rank has the large excesses to itself when it has this many times as many occurrences as any other."""
@@ -307,17 +308,18 @@ RIVALS = 64
 
 
 def intermittent(
-    excess: Column, wall: Column, *, held: bool = False, large_share: float = LARGE_SHARE
+    excess: Column, wall: Column, *, held: bool = False, are_pauses: bool = False
 ) -> Late | None:
     """The rank that has the large excesses to itself, spread over the steps since the first of them.
 
-    `large_share`: of the step, from which on an excess is large.
+    `are_pauses`: the excess is that of pauses for garbage collection.
     `held`: a rank is flagged for this already, and two thirds of what flagging takes are enough.
     """
     ease = 2 / 3 if held else 1.0
     fewest, times, outstanding_by = ease * FEWEST, ease * TIMES, ease * OUTSTANDING
     if len(wall) < LEAST_STEPS or len(excess) < 2:
         return None
+    large_share = LARGE_PAUSE_SHARE if are_pauses else LARGE_SHARE
     least, worth = max(LARGE_MS, large_share * float(median(wall))), WORTH * float(np.nansum(wall))
     time_ms = np.where(excess > least, excess, 0.0).sum(axis=1)
     rank = int(time_ms.argmax())
@@ -345,7 +347,7 @@ def intermittent(
     if excess[rank, late].sum() < worth or late[begins[0] :].mean() > NOW_AND_THEN:
         return None
     low, high = (float(quantile(excess[rank, late], share)) for share in (0.25, 0.75))
-    if len(begins) < MANY and not held and low < ALIKE * high:
+    if len(begins) < MANY and not (held or are_pauses) and low < ALIKE * high:
         return None
     over = other_excess > least
     rivals = over[over.sum(axis=1) * times > len(begins)]  # the others have too few late steps

@@ -44,6 +44,10 @@ SUSPECT_SHARE, CHANCE = 0.75, 1e-3
 most this probability."""
 
 
+GAP_STEPS = 24
+"""A delay that was not there in so many steps, more than in which it was there, has ended: what was before
+them is another one. Where most steps are left out, those that are kept may reach back over several."""
+
 APART = 4
 """Late steps within this many steps count as one occurrence: a busy machine stays busy for some steps."""
 
@@ -53,11 +57,14 @@ def onsets(excess: Column, thresholds: Thresholds) -> Indices:
 
     `excess`: (k, n), n > 0, of one rank each. The result maximizes the sum, from it to the end, of the excess
     minus half the present excess, which is clipped to it (CUSUM): single steps that do not fit change
-    nothing."""
+    nothing, and GAP_STEPS of them end it."""
     steps = excess.shape[1]
     level = median(excess[:, -thresholds.level_steps :])[:, None]
     above = np.minimum(np.fmax(excess, 0.0), level) - level / 2
-    first = steps - 1 - np.cumsum(above[:, ::-1], axis=1).argmax(axis=1)
+    sums = np.cumsum(above[:, ::-1], axis=1)
+    has_ended = np.maximum.accumulate(sums, axis=1) - sums >= GAP_STEPS * level / 2
+    sums[np.logical_or.accumulate(has_ended, axis=1)] = -np.inf
+    first = steps - 1 - sums.argmax(axis=1)
     return np.asarray(np.where(level[:, 0] > 0, first, steps))
 
 

@@ -671,3 +671,16 @@ def test_what_a_chart_spans_is_not_said_of_the_figure_in_its_title() -> None:
     assert any(line.startswith("busbw GB/s 11.42 now · axis: whole run") for line in lines)
     text = "\n".join(map(str, lines_of("straggler", "bill", "160x50")))
     assert "ms now ▒ wait" in text and "axis: whole run" in text
+
+
+@pytest.mark.parametrize("world", ["stall", "dead"])
+@pytest.mark.parametrize("size", ["80x24", "67x19", "50x24"])
+def test_the_parts_of_a_step_are_whole_or_counted_below_a_stack(world: str, size: str) -> None:
+    lines = [str(line).rstrip() for line in lines_of(world, "rank", size)]
+    heads = [index for index, line in enumerate(lines) if line.startswith("ms, last 100 steps")]
+    for head in heads:
+        assert any("other " in line or "more parts" in line for line in lines[head + 1 :])
+
+
+def test_no_page_names_waiting_that_is_not_timed() -> None:
+    assert not any("▒ waiting" in str(line) for line in lines_of("without DDP", "hosts", "160x50"))

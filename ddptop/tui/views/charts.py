@@ -37,6 +37,7 @@ from ddptop.tui.views.curve import (
 )
 from ddptop.tui.views.heat_figures import least_range
 from ddptop.tui.views.heat_shades import Shades, digits
+from ddptop.tui.views.panels import PANELS_FROM, RULE_LEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -217,7 +218,8 @@ def _draw_bands(
     cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
     rows, right = height // bands, (width + 1) // 2
     room = right - 1 if columns == 2 else width
-    aparts = [1 if columns == 2 and index % columns == 0 else 0 for index in range(len(curves))]
+    lead = RULE_LEAD if width >= PANELS_FROM else 0
+    aparts = [lead + (columns == 2 and index % columns == 0) for index in range(len(curves))]
 
     def draw(index: int, gutter: int = GUTTER) -> Chart:
         curve = replace(curves[index], gutter=max(gutter, curves[index].gutter))

@@ -56,18 +56,21 @@ def draw_event_detail(
     present = _present_alert(frame, chosen)
     lines = _draw_moment(scene, chosen, width)
     says_it = present is not None and _is_shown(frame, present)  # the evidence of a death has the message
-    if is_cut and not (says_it and frame.stall is None):
+    is_slow = present is not None and rank is not None and rank in scene.stragglers and not says_it
+    is_said_below = (says_it and frame.stall is None) or (is_slow and chosen is present)
+    if is_cut and not is_said_below:
         lines += [Line(part, "strong") for part in wrap_lines(scene.clean(chosen.message), width)]
     lines.append(Line())
     if says_it:
         lines += draw_brief(scene, width, MOST_CALLS)
         action = draw_advice(scene.clean(next_action(frame)), width, indent=0)
-    elif present is not None and rank is not None and rank in scene.stragglers:
+    elif is_slow and rank is not None:
         lines += draw_reason(scene, rank, width)
         action, own_time = draw_action(scene, rank, width), draw_own_time(scene, rank, width, places=False)
         if len(lines) + len(own_time) + len(action) + 2 <= height:
             lines += [Line(), *own_time]
-        lines += [Line(), *draw_samples(scene, rank, width, MOST_CALLS)]
+        room = height - len(lines) - len(action) - 2
+        lines += [Line(), *draw_samples(scene, rank, width, min(MOST_CALLS, room))]
         lines += draw_differences(scene, rank, width)
     else:
         host = _host_of(chosen)

@@ -213,7 +213,7 @@ def draw_host_panels(scene: Scene, host: HostFigures, width: int, height: int) -
         beside.append(Panel("GPUs of its ranks", _draw_gpus(scene, gpus, inner, most - 1), most))
     n_map = height - sum(panel.height or 0 for panel in beside)
     n_hosts = len(host_index(scene.frame.ranks.host).names)
-    n_right = n_map - (TALLEST_HOST_CELLS * n_hosts + MAP_LINES)
+    n_right = n_map - max(LEAST_PANEL, TALLEST_HOST_CELLS * n_hosts + MAP_LINES)
     n_map -= n_right if n_right >= LEAST_CHART else 0
     if len(scene.frame.ranks.state) > 1 and n_map >= LEAST_PANEL:
         chosen = len(scene.frame.ranks.state) if worst is None else worst

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from ddptop.frames.numbers import age, fixed, known
+from ddptop.frames.training_kind import times_waiting
 from ddptop.render.line import Line
 from ddptop.render.phases import PAIR_NAME, PAIR_NUMBER, PARTS, draw_pairs
 from ddptop.tui.scene import DrawnCharts
@@ -113,10 +114,12 @@ def _make_curve(scene: Scene, at_s: float, sign: Piece | None, what: Series, par
     happened = find_happened(scene)
     if sign is not None:
         happened = replace(happened, events=(*happened.events, (at_s, *sign)))
+    is_timed = times_waiting(scene.frame.run.training)
+    waiting = draw_look("wait", scene.ascii_only, " waiting") if is_timed else Line()
     if what == "parts":
         stack = np.stack([part(getattr(history, name)) for name in STACK.values()])
         curve = Curve(
-            [Line("mean ms", "dim"), draw_look("wait", scene.ascii_only, " waiting")], x, stack.sum(axis=0),
+            [Line("mean ms", "dim"), waiting], x, stack.sum(axis=0),
             "text", zero=True, stack=stack, happened=happened,
         )  # fmt: skip
     elif what == "losses":
@@ -125,7 +128,6 @@ def _make_curve(scene: Scene, at_s: float, sign: Piece | None, what: Series, par
             behind=part(history.loss_max), happened=happened,
         )  # fmt: skip
     else:
-        waiting = draw_look("wait", scene.ascii_only, " waiting")
         curve = Curve(
             [Line("step ms p50", "dim"), waiting, Line("┄ p95", "faint")], x, part(history.step_ms), "area",
             waste=part(history.wait_ms), zero=True, band=True, happened=happened,

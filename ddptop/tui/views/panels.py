@@ -27,6 +27,9 @@ HIGH_FROM = 35
 BORDER = 2
 """Cells at the left of every column but the first: the border and a blank."""
 
+RULE_LEAD = 2
+"""Cells of a rule before the title in it."""
+
 _JOINTS = {(True, True): "┼", (True, False): "┤", (False, True): "├", (False, False): "│"}
 """The border where a rule meets it from the left, and from the right."""
 

@@ -48,6 +48,13 @@ _STILL = frozenset(
 """Keys that depend on the cursor, and second keys of an action."""
 
 
+SAME_WORD = {
+    **dict.fromkeys(("settings", "option", "options", "preferences", "config"), "setting"),
+    **dict.fromkeys(("colour", "colours", "colors"), "color"),
+}
+"""What other programs call it, by our word."""
+
+
 def find_entries(
     typed: str,
     view: str,
@@ -68,7 +75,7 @@ def rank_entries(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEnt
     """The entries whose names hold the typed letters in this order, the best match first. No letters: all."""
     if not typed.strip():
         return list(offered)
-    matcher = Matcher(typed.strip())
+    matcher = Matcher(" ".join(SAME_WORD.get(word.lower(), word) for word in typed.split()))
     scored = [(matcher.match(entry.name), entry) for entry in offered]
     # Equals stay in their order: views, keys, themes with ours first, runs.
     return [entry for score, entry in sorted(scored, key=lambda pair: -pair[0]) if score > 0]

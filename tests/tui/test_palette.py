@@ -153,3 +153,8 @@ def test_a_theme_from_the_palette_and_a_click_in_it() -> None:
 
 
 _WITHOUT = frozenset(("left", "right"))
+
+
+@pytest.mark.parametrize("typed", ["options", "Settings", "preferences", "option ascii"])
+def test_settings_are_found_by_what_other_programs_call_them(typed: str) -> None:
+    assert find_entries(typed, "overview")[0].name.startswith("setting ")

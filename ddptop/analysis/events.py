@@ -451,13 +451,17 @@ LATE_STALLS = 2
 """In multiples of `stall_s`, how late a rank may reach init_process_group: imports and first reads of files
 take longer on some ranks."""
 
+LATE_BESIDE_OTHERS = 0.5
+"""The same where other ranks report: what is known of a late one is there once they stand for `stall_s`."""
+
 
 def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     """A rank that has not reported yet, and others wait for it: from now on the group is shown."""
     world, late_s = _positive_or_none(event.fields.get("world")) or 0, event.fields.get("late_s")
     if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
         return
-    if late_s < LATE_STALLS * state.stall_s or (state.world and event.rank >= state.world):
+    stalls = LATE_BESIDE_OTHERS if any(rank.running for rank in state.ranks) else LATE_STALLS
+    if late_s < stalls * state.stall_s or (state.world and event.rank >= state.world):
         return
     if not state.world:
         state.resize(world)

@@ -101,6 +101,27 @@ def test_a_rank_in_its_own_code_is_named_while_the_others_wait_in_ddp(make_world
     assert way.frame().stall is None
 
 
+def test_a_rank_that_still_imports_is_named_with_its_line_once_the_others_stand(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, milestones=("torch", "init"))
+    view = {"pid": 4711, "state": "S", "waits_in": "hrtimer_nanosleep", "cpu_s": 2.0, "age_s": 20.0}
+    for late_s in (5.0, 10.0):
+        way.wait(5)
+        fields = {"world": 2, "late_s": late_s, "torch": False, "waiting": "0", **view}
+        event = Event("not_initialized", way.now_ns, 1, -1, fields)
+        way.feed(Received(way.now_ns, -1, 0, 0, event))
+        call = {"session": 0, "pid": 4711, "call": "train.py:3 <module>"}
+        way.feed(Received(way.now_ns, -1, 0, 0, Event("worker_call", way.now_ns, 1, -1, call)))
+        assert way.frame().stall is None
+    way.wait(6)
+    frame = way.frame()
+    assert frame.stall is not None
+    assert (
+        frame.stall.sentence == "rank 1 is in train.py:3 <module>; rank 0 waits for it in init_process_group"
+    )
+    assert next_action(frame).startswith("Find out what holds rank 1 in train.py:3")
+
+
 def test_a_barrier_shows_by_its_number_who_has_not_come(make_world: Any) -> None:
     way = Way(make_world(2))
     way.join(0, 1)

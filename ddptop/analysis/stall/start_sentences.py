@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.stall.start import StartWait
     from ddptop.analysis.state import RunState
+    from ddptop.frames.stall import Call
     from ddptop.protocol.messages import Scalar
 
 
@@ -80,7 +81,7 @@ def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], wh
         return "nobody"
     first = state.ranks[ranks[0]]
     if first.hello is None:
-        return "not_reported"
+        return "not_reported" if _call_of_late(first) is None else "code"
     if milestone_of(first) == "init":
         return f"store_{_reach(first)}".removesuffix("_")
     answer = answer_since(first, 0)
@@ -145,6 +146,11 @@ def _cut_off(state: RunState) -> list[int]:
     return [rank for rank, reason in reasons.items() if reason and reason == first]
 
 
+def _call_of_late(rank: RankState) -> Call | None:
+    """Where in its code a rank is that has not reported, read from outside; None: it was not read."""
+    return None if rank.kernel is None else call_read(rank, rank.kernel.pid, 0)
+
+
 def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:
     """What is known of ranks that have not reported; empty of others."""
     if state.ranks[ranks[0]].hello is not None:
@@ -154,7 +160,7 @@ def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:
     if late is None or kernel is None:
         # Where each host's launcher has made a run of its own, they may train in the other.
         return f"{who} {_verb(ranks, 'has', 'have')} not reported (not started, or torch not imported)"
-    call = call_read(state.ranks[ranks[0]], kernel.pid, 0)
+    call = _call_of_late(state.ranks[ranks[0]])
     if call is not None:
         return f"{who} {_verb(ranks, 'is', 'are')} in {place(call)}"
     has = f"{who} {_verb(ranks, 'has', 'have')} not"

@@ -266,7 +266,7 @@ def _suggest_no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion
         "all-reduces."
         if late
         else "no_sync() around forward and backward of all micro-steps but the last: gradients are then "
-        "all-reduced once in a step.",
+        "all-reduced once in a step. Not for an optimizer with a closure (LBFGS): it needs each all-reduce.",
         f"{fixed(launches, 0)} all-reduces of {which} in a step{sizes} where one is enough; "
         f"{_transfer_phrase(report)}, {fixed(saved_ms)} ms of it for nothing",
         transfer_pct * saved,

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from ddptop.cli.commands import COMMANDS
 from ddptop.cli.main import main
-from tests.processes import DDPTOP
+from tests.cli.conftest import MAIN
 
 LINES = ("", "tr", "--the", "ls --", "replay --s", "replay ol", "report b", "completion z", "--view ti")
 LINES += ("demo --theme ddptop-cv", "--rate ", "--rate 2 report b", "ls report --")
@@ -27,7 +28,8 @@ def offers(live_run, tmp_path: Path) -> Callable[[str], dict[str, list[str]]]:
     (tmp_path / "old.ddptop").touch()
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "ddptop"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(DDPTOP)} "$@"\n')
+    command = [sys.executable, "-c", MAIN]  # sees none of this machine's own runs
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     program.chmod(0o755)
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
 

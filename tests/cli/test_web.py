@@ -26,7 +26,7 @@ TOKEN = "right-token"
 
 
 def test_what_cannot_be_served_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home_here, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--web", "--json"]) == 2
     assert main(["--port", "8000"]) == 2
@@ -38,7 +38,7 @@ def test_what_cannot_be_served_is_one_line(
     assert lines[-1] == f"ddptop: --web needs the package textual-serve: {install_command('web')}"
 
 
-def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line(home_here, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("textual_serve.server")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -350,7 +350,11 @@ def test_on_a_full_disk_the_end_has_room_and_every_outlet_says_why_it_stopped(
 ) -> None:
     if not allocates:
         monkeypatch.setattr(disk, "allocate_blocks", cannot_allocate)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for variable in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(
+        "ddptop.host.folders.SHARED_TMP", tmp_path
+    )  # or this machine's own runs would be listed
     monkeypatch.setattr(disk, "ALLOCATED_AHEAD_BYTES", 4096)
     folder = tmp_path / "ddptop"
     records = [*a_run(1500)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptop.frames.chance import difference
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Layout, Message, OwnTime, Received, StepRow, Steps
+from ddptop.protocol.messages import Layout, Message, OwnTime, Received, Run, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report.check import STEP_CONFIDENCE, Measured, against_base, measure_recording, overall_outcome
@@ -25,6 +25,8 @@ from ddptop.sources.simulation.story import Story
 from tests.made_up_run import START_NS, hello, run_message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.columns import Column
 
 MORE = 1.03
@@ -42,8 +44,9 @@ def step_times(steps: int, alike: float, *seed: int) -> Column:
     return np.exp(SPREAD * np.array(values)) * longer
 
 
-def record(path: Path, shares: Column, world: int = 2) -> None:
-    """A recording of simulated ranks whose steps take these shares of their time."""
+def record(path: Path, shares: Column, world: int = 2, *, ending: Sequence[Run] | None = None) -> None:
+    """A recording of simulated ranks whose steps take these shares of their time. `ending`: what says how the
+    run has ended; None: that it has finished."""
     story = Story(world, 100.0, detail_every=4)
     writer = Writer(path, limit_bytes=1 << 30)
 
@@ -64,7 +67,8 @@ def record(path: Path, shares: Column, world: int = 2) -> None:
         for rank, of_rank in enumerate(zip(*rows, strict=True)):
             add(t_ns + begin_us * 1000, rank, 2 + number, Steps(1, first, t_ns, of_rank))
         t_ns += begin_us * 1000
-    add(t_ns, -1, 0, run_message("finished", 0))
+    for message in [run_message("finished", 0)] if ending is None else ending:
+        add(t_ns, -1, 0, message)
     writer.close()
 
 

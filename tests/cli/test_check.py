@@ -12,8 +12,10 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.frames.chance import Difference
+from ddptop.protocol.messages import Run
 from ddptop.report.check import Measured, against_base, steps_needed
 from tests.benchmarks.bench_check import record, step_times
+from tests.made_up_run import run_message
 
 STEPS = 300
 
@@ -37,6 +39,24 @@ def check(runs: Path, monkeypatch: pytest.MonkeyPatch):
         return main(["check", f"{new}.ddptop", *words])
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ([run_message("failed", 3)], "the run failed with exit code 3"),
+        ([run_message("failed")], "the run failed"),
+        ([], "how the run ended is unknown"),
+    ],
+)
+def test_a_run_that_did_not_end_well_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: list[Run], said: str
+) -> None:
+    shares = step_times(STEPS, 0.3, 1)
+    record(tmp_path / "base.ddptop", shares)
+    record(tmp_path / "new.ddptop", shares, ending=ending)
+    assert main(["check", str(tmp_path / "new.ddptop"), "--against", str(tmp_path / "base.ddptop")]) == 0
+    assert capsys.readouterr().err == f"ddptop: new.ddptop: {said}; the steps before that are compared\n"
 
 
 def test_an_equal_run_is_within(check, capsys: pytest.CaptureFixture[str]) -> None:

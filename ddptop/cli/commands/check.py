@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from xml.etree import ElementTree as xml
 
+    from ddptop.recording.reader import Recording
     from ddptop.report.check import Measured, Result
 
 LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 100.0
@@ -144,7 +145,17 @@ def _read_measured(word: str) -> Measured:
         measured = measure_recording(recording, recording.path.name.removesuffix(SUFFIX))
         if recording.damage is not None:
             note(f"{recording.path.name}: {recording.damage}; the rest was read")
+        if (end := _bad_end(recording)) is not None:
+            note(f"{recording.path.name}: {end}; the steps before that are compared")
     return measured
+
+
+def _bad_end(recording: Recording) -> str | None:
+    """How a run ended that did not end well; None: it did, or goes on."""
+    run = recording.latest_run
+    if run.state == "failed":
+        return "the run failed" if not run.exit_code else f"the run failed with exit code {run.exit_code}"
+    return None if recording.growing or run.state == "finished" else "how the run ended is unknown"
 
 
 def _read_limits(path: Path) -> dict[str, float]:

@@ -452,7 +452,7 @@ LATE_STALLS = 2
 take longer on some ranks."""
 
 LATE_BESIDE_OTHERS = 0.5
-"""The same where other ranks report: what is known of a late one is there once they stand for `stall_s`."""
+"""Multiples of it beside ranks that report: what is known of a late one is there once they are stalled."""
 
 
 def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:

@@ -107,10 +107,12 @@ def next_action(frame: Frame) -> str:
         if frame.stall is not None and not STALLS[frame.stall.kind].has_own_alert:
             return _in_stall(frame, frame.stall)
         return after_outside_end(outside.evidence)
-    if state in FAILED_STATES and frame.stall is not None and frame.stall.ended_s is not None:
+    ended_in_stall = frame.stall is not None and frame.stall.ended_s is not None
+    if state in FAILED_STATES and (ended_in_stall or _has_aborted(frame)):
         sides = next((alert.evidence for alert in frame.alerts if condition_of(alert.kind).has_sides), {})
         if sides.get("side0_call"):  # the missing rank has come, to another collective
             return SAME_ORDER.format(see=f": see {sides['side0_call']}")
+    if state in FAILED_STATES and ended_in_stall and frame.stall is not None:
         return _in_stall(frame, frame.stall)
     if state in FAILED_STATES and frame.deaths:
         return of_death(frame.deaths[0])
@@ -151,6 +153,11 @@ def next_action(frame: Frame) -> str:
         return MORE_WORKERS
     alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
     return "" if alert is None else remedy_of_alert(alert)
+
+
+def _has_aborted(frame: Frame) -> bool:
+    """Whether the rank that died first has aborted, as torch has a rank do that is in another collective."""
+    return bool(frame.deaths) and frame.deaths[0].signal == "SIGABRT"
 
 
 _AFTER_SIGNAL = {

@@ -346,6 +346,9 @@ def test_a_mismatch_that_killed_a_rank_shows_both_sides(make_world) -> None:
     )
     assert verdict(found).line() == "■ LOST · rank 1 aborted (SIGABRT) at step 40 (train.py:70 step)"
     assert verdict(found).second() == alert.message
+    assert next_action(found).startswith(
+        "Let all ranks call the same collectives in the same order: see train.py:70"
+    )
     assert (alert.rank, alert.evidence["side1_rank"]) == (1, 0)
 
 

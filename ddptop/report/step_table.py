@@ -250,11 +250,12 @@ class RareLoss:
 
 
 def place_rare_loss(slow: StragglerSummary, samples: Sequence[Sample], table: StepTable) -> RareLoss:
-    """Divide what the ledger says a rarely slow rank has cost between the steps, by how much longer they took
-    than the median step, within the samples in which the sum of the ledger grew."""
+    """Divide what the ledger says a rarely slow rank has cost between the steps that took longer than the
+    median step, by half of its usual wait at least, in the samples in which the sum of the ledger grew."""
     sums = [_rare_rank_seconds(slow, sample) for sample in samples]
     grown = np.maximum(0.0, np.diff(np.maximum.accumulate(sums), prepend=0.0))
-    longer_ms = np.maximum(0.0, np.nan_to_num(table.step_ms - np.nanmedian(table.step_ms)))
+    longer_ms = np.nan_to_num(table.step_ms - np.nanmedian(table.step_ms))
+    longer_ms = np.where(longer_ms >= slow.lateness_ms / 2, longer_ms, 0.0)
     of_sample = np.bincount(table.sample, longer_ms, len(samples))
     share = np.divide(grown, of_sample, out=np.zeros(len(samples)), where=of_sample > 0)
     weight = longer_ms * share[table.sample]

@@ -113,9 +113,11 @@ def make_report(
     if end is not None:
         last = replace(last, ledger=end.ledger or last.ledger, overhead=end.overhead)
     samples, incidents = sampler.samples, sampler.incidents
-    table = spread_skew(
-        exclude_stalls(step_table(samples), incidents.stalls, sampler.reducer.state.started_s)
-    )
+    has_sums = _has_sums(last)
+    table = step_table(samples)
+    if not has_sums:
+        table = exclude_stalls(table, incidents.stalls, sampler.reducer.state.started_s)
+    table = spread_skew(table)
     count = span_count(len(table.step))
     duration_s = max(last.run.elapsed_s, float(table.time_s[-1]) if len(table.time_s) else 0.0)
     where = span_of(table, duration_s, count)
@@ -125,11 +127,12 @@ def make_report(
     stragglers = summaries.summarize_stragglers(samples, table, where, count, last)
     cost = _summarize_cost(table, sum(stall.lasted_s for stall in incidents.stalls), stragglers)
     # What ranks wait on average is less than what the step loses, for the late one does not wait; and medians
-    # of steps do not show rare waits. The step without waiting is shorter by either.
+    # of steps do not show rare waits. The step without waiting is shorter by the largest of them.
     uneven_pct = cost.uneven_pct
-    if compares_own_times(last):
+    if has_sums:
         cost = _with_sums(cost, last)
-    lost_pct = max((pct for pct in (uneven_pct, cost.uneven_pct) if pct is not None), default=None)
+    known_pct = [pct for pct in (uneven_pct, cost.uneven_pct, cost.flagged_pct) if pct is not None]
+    lost_pct = min(100.0, max(known_pct)) if known_pct else None
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
@@ -273,10 +276,16 @@ def _read_end(recording: Recording) -> Frame | None:
     return Player(recording, whole_rows=SUMMED_ROWS).frame_at_end()
 
 
+def _has_sums(last: Frame) -> bool:
+    """Whether the ledger has what the ranks waited. It has the waits of a stalled step too, once it is
+    complete, so the time in steps then includes them."""
+    return compares_own_times(last) and last.ledger is not None and last.ledger.run.lost_pct is not None
+
+
 def _with_sums(cost: Cost, last: Frame) -> Cost:
     """The cost of waiting as the ledger has it: a sum over every step."""
     ledger = last.ledger
-    if ledger is None or ledger.run.lost_pct is None or cost.uneven_s is None:  # else none waits for another
+    if ledger is None or cost.uneven_s is None:  # else none waits for another
         return cost
     uneven_s = ledger.run.rank_seconds / len(ledger.ranks.elapsed_s)
     return replace(

@@ -294,6 +294,31 @@ def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None
     assert kinds(found)[0] == "stall"
 
 
+def test_a_stall_that_was_over_costs_no_more_than_the_time_in_steps(make_world: type[World]) -> None:
+    """The step in which it was is complete: its time, and what the others waited in it, are of the steps."""
+    world = make_world(size=2, own=True)
+
+    def stalls_once() -> Iterator[Received]:
+        yield from begun(world)
+        yield from world.steps(100)
+        now_us, begin_us = world.now_us, world.begin_us
+        yield from standing(world, 40)
+        world.now_us, world.begin_us = now_us, begin_us
+        world.delays = {(1, "after_optimizer"): 40_000_000}
+        yield from world.steps(1)
+        world.delays = {}
+        yield from world.steps(100)
+
+    found = report_from_messages(stalls_once())
+    assert len(found.stalls) == 1
+    comm, cost = found.communication, found.cost
+    assert cost.is_summed and cost.flagged_s == pytest.approx(40, rel=0.05)
+    assert cost.flagged_pct == pytest.approx(100 * cost.flagged_s / cost.step_s) and cost.flagged_pct < 97
+    assert comm.step_ms_max == pytest.approx(40_000, rel=0.05)
+    assert comm.step_ms_p50 == pytest.approx(comm.no_straggler_ms, rel=0.3)
+    assert [span.rank for span in found.spans if span.lost_s] == [1]
+
+
 def test_a_step_that_was_a_stall_is_not_told_again_as_a_slow_rank(make_world: type[World]) -> None:
     world = make_world(size=2, own=True)
 

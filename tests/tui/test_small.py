@@ -282,7 +282,7 @@ def test_the_page_of_buckets_has_charts_where_there_is_room(world: str, size: st
             "12:30:55 ■ rank 2 failed: ValueError: shard 7 is empty (data.py:31 read)",
         ),
         ("a silent host", "overview", "80x24", "is unreachable: last message 4 s ago, at…"),
-        ("straggler", "timeline", "50x24", "0          20 ms      40      wait transfer"),
+        ("straggler", "timeline", "50x24", "0         20        40 ms     wait transfer"),
         ("healthy", "timeline", "80x24", "● no rank stands out: all within 0.10 ±0.10 ms"),
         ("healthy", "timeline", "50x24", "● no rank stands out: all within 0.10 ±0.10 ms"),
         ("a silent host", "overview", "50x24", "▸     8 ◇ unreachable 4s"),

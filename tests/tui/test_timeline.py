@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddptop.analysis.to_frame.timeline import mark_activities
-from ddptop.frames.detail import LaneSpan, Timeline
+from ddptop.frames.detail import LaneSpan, Timeline, TimelineRequest
 from ddptop.render.line import combine_roles
 from ddptop.render.phases import DARK_ROLES, LIGHT_ROLES, is_parted
 from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
@@ -238,6 +238,13 @@ def test_a_usual_step_stays_until_one_comes_that_looks_like_it_or_for_half_a_min
 def test_a_usual_step_replaces_an_unusual_one_but_not_the_other_way_round() -> None:
     run = Watched()
     assert "step 12,480" in run.see(3.0, even(12_500, step_ms=60.0))
+    assert "step 12,480" in run.see(29.0, even(12_500, step_ms=60.0))
+    assert "step 12,502" in run.see(30.0, even(12_502, step_ms=60.0)), "all steps may be so by now"
+    assert "step 12,504" in run.see(33.0, even(12_504))
+
+
+def test_in_another_state_of_the_run_another_step_is_shown_at_once() -> None:
+    run = Watched()
     assert "step 12,500" in run.see(3.0, even(12_500, step_ms=60.0), straggler=straggler().straggler)
     assert "step 12,504" in run.see(5.0, late(12_504), straggler=straggler().straggler)
 
@@ -258,6 +265,59 @@ def test_a_frozen_timeline_keeps_what_was_seen_and_says_how_old_that_is() -> Non
         assert run.see(after_s, even(12_516)) == before
     run.person.press("space")
     assert "step 12,516" in run.see(60.0, even(12_516))
+
+
+def picked(step: int, newest: int) -> Timeline:
+    """An even step that was picked, when another one is the newest."""
+    return even(newest, want=TimelineRequest(step))
+
+
+def test_until_a_picked_step_comes_the_one_before_stays_and_no_step_is_called_lost() -> None:
+    run = Watched()
+    run.see(1.0, late(12_500))
+    pressed = run.person.press("comma")
+    assert "step 12,480" in pressed and "step 12,476 comes" in pressed and "not kept" not in pressed
+    assert "step 12,476 ▸  26.6 ms   held " in run.see(1.2, picked(12_476, 12_504))
+    pressed = run.person.press("comma")
+    assert "step 12,476" in pressed and "not kept" not in pressed
+
+
+def test_a_step_that_was_picked_is_not_the_newest_until_that_comes() -> None:
+    run = Watched()
+    run.person.press("comma")
+    run.see(1.0, picked(12_476, 12_500))
+    pressed = run.person.press("f")
+    assert "step 12,476" in pressed and " held " in pressed and "newest" not in pressed
+    assert "step 12,504 " in (line := run.see(1.2, late(12_504))) and "newest" in line
+
+
+def test_in_a_frozen_frame_a_picked_step_is_asked_for_and_not_called_lost() -> None:
+    run = Watched()
+    run.person.press("space")
+    pressed = run.person.press("comma")
+    assert "the frozen frame has this step only: press space for step 12,476" in pressed
+    run.see(1.0, picked(12_476, 12_500))
+    assert "step 12,476 ▸" in run.person.press("space")
+
+
+def test_a_held_step_is_of_the_restart_in_which_it_was_seen() -> None:
+    run = Watched()
+    run.person.press("comma")
+    held = run.see(1.0, picked(12_476, 12_500))
+    restarted = replace(live().group, incarnation=1, step=40)
+    after = run.see(9.0, even(40), group=restarted)
+    assert "step 12,476" in held and "step 12,476" in after
+    assert "restart" not in after and "ago" not in after
+    assert "restart 1" in run.person.press("f").splitlines()[1]
+
+
+@pytest.mark.parametrize(("behind", "words"), [(16, "newest"), (5_000, "5,000 steps ago")])
+def test_the_newest_step_with_its_buckets_may_be_old(behind: int, words: str) -> None:
+    run = Watched()
+    group = replace(live().group, step=12_508 + behind, steps_per_s=30.0)
+    line = run.see(40.0, even(12_508), group=group)
+    assert "step 12,508" in line and "newest" in line and words in line
+    assert ("ago" in line) == (words != "newest")
 
 
 def test_a_timeline_that_is_opened_while_frozen_has_the_step_of_that_moment() -> None:

@@ -151,7 +151,7 @@ FEW_HOSTS = 8
 """More than these come at the end of the page."""
 
 MAX_HOSTS = 64
-"""Hosts in the table: those that lost records or whose clock is known worst come first."""
+"""Hosts in the table: those with missing records or whose clock is known worst come first."""
 
 
 class Section(NamedTuple):

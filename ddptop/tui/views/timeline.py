@@ -27,7 +27,7 @@ from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views.panels import has_panels
 from ddptop.tui.views.step_panels import BAND, LEAST_BAND, STUCK_BAND, draw_step_panels, draw_stuck_panels
-from ddptop.tui.views.timeline_state import Moment
+from ddptop.tui.views.timeline_state import FOLLOWED_S, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,10 +162,19 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
     place = " " * len(ONWARD) if width >= MEAN_FROM else ""
     step = Line("◂ " if back else "  ", "accent").add("step ", "dim").add(count(shown.step), "strong")
-    step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(ONWARD if on else place, "accent")
-    mode, behind = Line(" held ", "badge"), (scene.frame.group.step or shown.step) - shown.step
-    if state.step is None:
-        mode, behind = _draw_age(scene, shown, state, LONGEST_AGE if width >= MEAN_FROM else 0), 0
+    is_held, group = state.step is not None or shown.picked, scene.frame.group
+    incarnation = state.held_incarnation if state.step == shown.step else group.incarnation
+    step.add(restart_phrase(incarnation), "dim").add(ONWARD if on else place, "accent")
+    mode, behind = Line(" held ", "badge"), (group.step or shown.step) - shown.step
+    behind = behind if incarnation == group.incarnation else 0
+    if not is_held:
+        mode = _draw_age(scene, shown, state, LONGEST_AGE if width >= MEAN_FROM else 0)
+        is_newest = scene.frame.timeline is not None and shown.step == scene.frame.timeline.step
+        is_near = behind <= FOLLOWED_S * (group.steps_per_s or 0.0)
+        behind = 0 if is_near or not is_newest else behind  # no newer one is kept
+    when = Line(f"{counted(behind, 'step')} ago" if behind > 0 else "", "dim")
+    if state.step is not None and state.step != shown.step and state.step in shown.kept:
+        when = Line(f"step {count(state.step)} comes", "dim")
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
     return join_parts(
@@ -173,7 +182,7 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
             step,
             Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
             mode,
-            Line(f"{counted(behind, 'step')} ago", "dim") if behind > 0 else Line(),
+            when,
             _draw_exposed(shown, width) if shown.detailed else Line(),
             Line("overlap ", "dim").add(percent(shown.overlap_pct)) if shown.detailed else Line(),
             Line("zoom ", "dim").add(f"{2**state.level}x", "accent" if state.level else "text"),
@@ -257,7 +266,11 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> _Step
     sign, role = ("●", "good")
     if state.step is not None and state.step != shown.step:
         not_kept = f"step {state.step:,} is not kept"
-        notes.append(_StepNote(f"{not_kept}, this is the newest", main_clause=not_kept))
+        if state.step not in shown.kept:
+            notes.append(_StepNote(f"{not_kept}, this is the newest", main_clause=not_kept))
+        elif scene.frozen:
+            not_yet = f"press space for step {state.step:,}"
+            notes.append(_StepNote(f"the frozen frame has this step only: {not_yet}", main_clause=not_yet))
     if not shown.detailed:
         every = scene.frame.overhead.detail_distance
         often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
@@ -648,7 +661,7 @@ class TimelineView(View):
                 text = "The frozen frame has no step in full; press space to continue with the newest one."
             words = (Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))
             return Page([draw_rule(width, "timeline"), Line(), *words])
-        state = replace(state, held=state.to_hold(shown))
+        state = state.hold(shown, scene.frame.group.incarnation)
         is_live = scene.frame.playback is None and stall is None
         if state.step is not None or not is_live:
             state = replace(state, followed=None)

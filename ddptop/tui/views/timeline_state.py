@@ -18,7 +18,7 @@ MAX_ZOOM = 12
 
 FOLLOWED_S, HELD_S = 2.0, 30.0
 """Seconds for which a step of a live run that is followed is shown: at least, as none can be read that is
-replaced sooner; and until a usual step replaces it that does not look like it."""
+replaced sooner; and at most, where none comes that looks like it."""
 
 USUAL = 2.0
 """A step that takes so many times as long as the median, or as much less, is not a usual one."""
@@ -50,7 +50,10 @@ class TimelineState:
     step: int | None = None
     """The step that was picked; None: the newest."""
     held: Timeline | None = None
-    """The picked step as it was last seen: it stays when the collector has long given it up."""
+    """The picked step as it was last seen: it stays when the collector has long given it up. Until the picked
+    step comes: the one that was seen before it."""
+    held_incarnation: int = 0
+    """The elastic restart that the step on hold is of."""
     followed: Timeline | None = None
     """The newest step as it was when it was taken over, which stays for a while."""
     followed_at_s: float = 0.0
@@ -102,6 +105,8 @@ class TimelineState:
             return
         seen = shown if self.followed is None else self.followed
         current = seen.step if self.step is None else self.step
+        if self.step is None:
+            self.held = seen
         index = sum(step < current for step in shown.kept)
         if by < 0 and index == 0:
             return
@@ -121,7 +126,10 @@ class TimelineState:
 
         The newest step replaces it after FOLLOWED_S if that changes little of the picture, as most steps of a
         run do that goes on as before. A usual one replaces an unusual one then, and any other after HELD_S.
+        Nothing is followed while the frames still have a step that was picked before.
         """
+        if newest.picked:
+            return replace(self, followed=None)
         followed, shown_s = self.followed, moment.unix_s - self.followed_at_s
         taken = replace(self, followed=newest, followed_at_s=moment.unix_s, followed_while=moment.run_state)
         if followed is None or followed.step > newest.step or moment.run_state != self.followed_while:
@@ -134,7 +142,7 @@ class TimelineState:
         if shown_s < FOLLOWED_S:
             return self
         was_usual, is_usual = moment.is_usual(followed), moment.is_usual(newest)
-        is_due = is_usual and (not was_usual or shown_s >= HELD_S)
+        is_due = shown_s >= HELD_S or (is_usual and not was_usual)
         return taken if is_due or (is_usual >= was_usual and is_like_shown(taken)) else self
 
     def settle_axis(self, span_ms: float) -> TimelineState:
@@ -143,19 +151,21 @@ class TimelineState:
             return self
         return replace(self, axis_ms=ROOM * span_ms)
 
-    def to_hold(self, newest: Timeline) -> Timeline | None:
-        """The picked step to hold from now on: as the newest frame has it, else as it was; None: none."""
+    def hold(self, newest: Timeline, incarnation: int) -> TimelineState:
+        """This state with the picked step as the newest frame has it, or else as it was."""
         if self.step is None:
-            return None
-        return newest if self.step == newest.step else self.held
+            return replace(self, held=None)
+        return replace(self, held=newest, held_incarnation=incarnation) if self.step == newest.step else self
 
     def shown(self, newest: Timeline) -> Timeline:
-        """The picked step, from `newest` or as it was last seen; otherwise `newest`."""
+        """The picked step, from `newest` or as it was last seen, and the one before it until it comes;
+        otherwise `newest`."""
         if self.step is None and self.followed is not None:
             return replace(self.followed, kept=newest.kept)
-        if self.step in (None, newest.step) or self.held is None or self.held.step != self.step:
+        if self.step in (None, newest.step) or self.held is None:
             return newest
-        return replace(self.held, kept=newest.kept)
+        has_or_awaits_it = self.held.step == self.step or self.step in newest.kept
+        return replace(self.held, kept=newest.kept) if has_or_awaits_it else newest
 
     def move(self, by: int, world: int) -> None:
         """The cursor some lanes down."""

@@ -313,24 +313,40 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
 
     A key reaches the command directly; what is sent to this process alone is handed on.
     """
-    try:
-        process = subprocess.Popen(command)
-    except OSError as error:
-        note(f"{command[0]}: {error.strerror}")
-        return 127 if isinstance(error, FileNotFoundError) else 126
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+    """Signals that came before the command had begun."""
 
     def forward(number: int, *, has_it: bool) -> None:
+        if process is None:
+            early.append(number)
+            return
         if run is not None and number in ENDING:
             run.note_signal(number)
             if not has_it:
                 run.prepare_end()
         if not has_it:
-            process.send_signal(number)
+            with contextlib.suppress(PermissionError):  # of another user, as of sudo
+                process.send_signal(number)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:  # another thread got it: by whom is unknown
         forward(number, has_it=number in KEYS and _in_foreground())
 
-    before = {number: signal.signal(number, on_signal) for number in FORWARDED}
+    before = {number: signal.getsignal(number) for number in FORWARDED}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # which the command shall inherit
+            signal.signal(number, on_signal)
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        note(f"{command[0]}: {error.strerror}")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    for number in FORWARDED:
+        signal.signal(number, on_signal)
+    for early_number in early:
+        forward(early_number, has_it=False)
     # Unlike a handler, waiting for signals tells who sent one.
     awaited = (*FORWARDED, signal.SIGCHLD)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)

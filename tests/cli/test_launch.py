@@ -394,6 +394,24 @@ def test_a_signal_while_a_run_is_ended_does_not_stop_that(
     assert [signal.getsignal(number) for number in launch.ENDING] == handlers
 
 
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_command_is_begun_reaches_it(
+    monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
+) -> None:
+    """This process would end otherwise, and leave the command behind."""
+
+    class SignalledPopen(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str]) -> None:
+            super().__init__(command)
+            os.kill(os.getpid(), sign)
+
+    monkeypatch.setattr(launch, "begin_if_possible", lambda *_: None)
+    monkeypatch.setattr(launch.subprocess, "Popen", SignalledPopen)
+    handlers = [signal.getsignal(number) for number in launch.FORWARDED]
+    assert main(["--ddptop-exec", "sleep", f"{DEADLINE_S}"]) == 128 + sign
+    assert [signal.getsignal(number) for number in launch.FORWARDED] == handlers
+
+
 COUNT_SIGNALS = """
 import signal
 numbers = {signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}

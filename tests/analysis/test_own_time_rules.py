@@ -347,6 +347,19 @@ def test_a_little_in_several_places_must_last(make_world, us: int, steps: int, l
     assert (played(world, steps)[1].straggler is not None) == late
 
 
+def test_an_evaluation_makes_no_little_delay_last(make_world) -> None:
+    """Slow for 69 steps, which are one second, between two of which all ranks evaluate for ten."""
+    slow = {(1, name): 400 for name in ("data", "optimizer", "before_backward")}
+    world = make_world(2, delays=slow, own=True)
+    world.detail_every = 1000
+    reducer = played(world, 4)[0]
+    world.delays = slow | {(rank, "after_optimizer"): 10_000_000 for rank in range(2)}
+    feed_together(reducer, world.steps(1))
+    world.delays = slow
+    feed_together(reducer, world.steps(64))
+    assert reducer.frame(5_000 * 10**9 + world.now_us * 1000).straggler is None
+
+
 def test_a_little_in_backward_need_not_last(make_world) -> None:
     """1.2 ms, 8 % of the step: own backward is not searched by itself, but this is a delay in one place."""
     world = make_world(2, delays={(1, "backward"): 1_200}, own=True)

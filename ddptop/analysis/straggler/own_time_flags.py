@@ -660,8 +660,9 @@ class _Windows:
 def _is_brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     """Whether a rank is slow in several places for so short a time that its core may have been busy."""
     slots = np.arange(flag.since, slot + 1)
-    # With the steps between them that were left out.
-    lasted_s = float(np.ptp(steps.group.of("end", slots)))
+    # With the steps between them that were left out, but not with an evaluation: nobody was slow in it.
+    n_steps = 1 + float(np.ptp(steps.group.of("number", slots)))
+    lasted_s = n_steps * float(median(steps.wall(slots))) / 1000.0
     if len(slots) >= own_time_rules.SLOW_CORE_STEPS or lasted_s >= own_time_rules.SLOW_CORE_S:
         return False
     row = int(np.flatnonzero(flag.members == flag.rank)[0])

@@ -137,9 +137,9 @@ class Start:
 
     def describe_ranks(self, n_reported: int) -> str:
         """How far the ranks are, of which so many have reported."""
-        n_imported = 0 if self.run is None else count_initializing_ranks(self.run.directory)
-        imported = _share_of_ranks(n_imported, self._ranks or 0, "imported torch")
-        return f"demo: {imported} · {n_reported} of {self._ranks} reported"
+        n_met = 0 if self.run is None else count_initializing_ranks(self.run.directory)
+        met = _share_of_ranks(n_met, self._ranks or 0, "reached init_process_group")
+        return f"demo: {met} · {n_reported} of {self._ranks} reported"
 
 
 def _share_of_ranks(number: int, ranks: int, done: str) -> str:

@@ -129,7 +129,7 @@ def test_what_a_demo_waits_for_is_read_from_its_processes_and_the_marks_of_its_r
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     assert seen == [
-        f"demo: {n_imported} of 2 ranks have imported torch · 0 of 2 reported" for n_imported in range(3)
+        f"demo: {n_met} of 2 ranks have reached init_process_group · 0 of 2 reported" for n_met in range(3)
     ]
 
 

@@ -308,18 +308,37 @@ def test_a_page_shows_its_culprit_its_units_and_whole_words(
     assert expected in text
 
 
-@pytest.mark.parametrize("size", ["80x24", "160x50", "67x19", "50x24"])
-@pytest.mark.parametrize("view", ["overview", "events", "stall", "compare"])
-@pytest.mark.parametrize("world", ["straggler", "dead", "stall", "a silent host", "3 hosts"])
+CUT_EVENTS = {
+    ("a silent host", "overview"): ("80x24", "160x50", "67x19", "50x24"),
+    ("a silent host", "events"): ("80x24", "160x50", "67x19", "50x24"),
+    ("a silent host", "stall"): ("160x50",),
+    ("stall", "events"): ("80x24", "160x50", "67x19", "50x24"),
+    ("stall", "compare"): ("160x50",),
+    ("dead", "events"): ("67x19", "50x24"),
+}
+"""Pages and sizes at which an event is longer than its line."""
+
+
+@pytest.mark.parametrize(
+    ("world", "view", "size"), [(*page, size) for page, sizes in CUT_EVENTS.items() for size in sizes]
+)
 def test_an_event_ends_with_a_word(world: str, view: str, size: str) -> None:
     frame = frame_of(world)
     words = {
         word.strip(":,;()") for event in (*frame.events, *frame.alerts) for word in event.message.split()
     }
-    for line in map(str, lines_of(world, view, size)):
-        for event in re.findall(r"\d\d:\d\d:?\d* [▲■●] ([^│]*?)…", line):
-            last = event.split()[-1]
-            assert last in words and not last.isdecimal(), line
+    text = "\n".join(map(str, lines_of(world, view, size)))
+    ends = [event.split()[-1] for event in re.findall(r"\d\d:\d\d:?\d* [▲■●] ([^│\n]*?)…", text)]
+    assert ends, text
+    assert all(end in words and not end.isdecimal() for end in ends), ends
+
+
+@pytest.mark.parametrize(("world", "size"), [("stall", (30, 6)), ("dead", (20, 5)), ("stall", (20, 5))])
+def test_a_stall_page_that_is_longer_than_the_screen_has_a_sign_of_it(
+    world: str, size: tuple[int, int]
+) -> None:
+    *_, last, _ = sketch(FakeSource(frame_of(world)), size, "7").splitlines()
+    assert last.endswith("…")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +375,7 @@ def test_the_page_of_a_stall_says_where_then_what_and_each_once(frame: Frame, wh
     person.press("7")
     lines = [line.strip() for line in person.text().splitlines()]
     assert where in lines[1], lines
-    whole = " ".join(lines[2:-1])
+    whole = " ".join(lines[2:-1]).removesuffix("…").rstrip()  # the sign that there is more below
     sentence = frame.stall.sentence if frame.stall is not None else death_phrase(frame.deaths[0])
     assert sentence.startswith(whole), "the sentence, from its begin"
     person.press("end")

@@ -22,7 +22,7 @@ from ddptop.render.hosts import figures_by_trouble
 from ddptop.render.line import Line, Piece, draw_rule, of_state
 from ddptop.render.milestones import draw_before_first_step
 from ddptop.render.stacks import fitted_place
-from ddptop.render.text import wrap_lines
+from ddptop.render.text import cut_at_word, wrap_lines
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.keys import SEARCH_KEY, Do, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Scene
@@ -81,6 +81,13 @@ def _draw_few_lines(scene: Scene, width: int, body: list[Line]) -> list[Line]:
     lines[0].pieces[0] = (sign, "bad")
     above = (index for index, line in enumerate(body) if not line.width or line.pieces[-1][1] == "dim")
     return [*lines, *body[next(above, 0) :]]
+
+
+def _mark_cut(line: Line, width: int) -> Line:
+    """The last line of the screen, with a sign at its right end that there are more below."""
+    if line.width < width:
+        return Line().extend(line).pad(width - 1).add("…", "dim")
+    return Line(cut_at_word(f"{line}…", width), line.pieces[-1][1])
 
 
 def _draw_calm(scene: Scene, width: int) -> list[Line]:
@@ -305,6 +312,8 @@ class StallView(View):
         room = height - 1 if height >= ROOM_FOR_FOOT else height
         lines, scroll = draw_text(scene, body, room)
         if room == height:
+            if count_below(scroll, body, room):
+                lines[-1] = _mark_cut(lines[-1], width)
             return Page(lines, PageLayout(scroll))
         lines += [Line()] * (room - len(lines))
         return Page(

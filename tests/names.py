@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ddptop.frames.figures import Figure
 
-UNITS = (" ms", " %", "%", " GB/s", " GB", " C", " s")
+UNITS = (" ms", " %", "%", " GB/s", " GB", " MB", " C", " s")
 
 
 def word(title: str) -> str:

@@ -38,6 +38,7 @@ from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, Re
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
+from ddptop.analysis.stall.start_watch import LATE_STALLS
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.calls import compiler_call, place
 from ddptop.frames.conditions import say
@@ -447,12 +448,9 @@ def _on_device(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     rank_state.device = device_report(event, t_ns)
 
 
-LATE_STALLS = 2
-"""In multiples of `stall_s`, how late a rank may reach init_process_group: imports and first reads of files
-take longer on some ranks."""
-
 LATE_BESIDE_OTHERS = 0.5
-"""Multiples of it beside ranks that report: what is known of a late one is there once they are stalled."""
+"""Multiples of `stall_s` beside ranks that report: what is known of a late one is there once
+they are stalled."""
 
 
 def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:

@@ -13,7 +13,7 @@ from ddptop.frames.codec import FrameDecoder, encode_frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import MILESTONE, REACH, RECORDED, Activity, Event, Phase, Received
+from ddptop.protocol.messages import MILESTONE, REACH, RECORDED, Activity, Bye, Event, Phase, Received
 from ddptop.report.advice import make_suggestions
 from tests.analysis.stalling import MAIN, NS, START_NS, Stage, users
 from tests.made_up_run import report_from_messages
@@ -120,6 +120,20 @@ def test_a_rank_that_still_imports_is_named_with_its_line_once_the_others_stand(
         frame.stall.sentence == "rank 1 is in train.py:3 <module>; rank 0 waits for it in init_process_group"
     )
     assert next_action(frame).startswith("Find out what holds rank 1 in train.py:3")
+
+
+def test_a_rank_that_still_imports_when_the_other_one_fails_is_no_stall(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, milestones=("torch", "init"))
+    way.wait(5)
+    fields = {"world": 2, "late_s": 20.0, "torch": False, "waiting": "0", "pid": 4711, "state": "S"}
+    way.feed(Received(way.now_ns, -1, 0, 0, Event("not_initialized", way.now_ns, 1, -1, fields)))
+    way.wait(1)
+    way.say(0, Bye(way.now_ns, "ValueError"))
+    way.wait(2)
+    frame = way.frame()
+    assert frame.stall is None
+    assert [event.kind for event in frame.events] == ["joined", "failed_rank"]
 
 
 def test_a_barrier_shows_by_its_number_who_has_not_come(make_world: Any) -> None:

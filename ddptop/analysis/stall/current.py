@@ -35,6 +35,7 @@ from ddptop.analysis.stall.rank_position import (
 )
 from ddptop.analysis.stall.start import start_wait
 from ddptop.analysis.stall.start_sentences import meets_nobody_again, start_case
+from ddptop.analysis.stall.start_watch import LATE_STALLS
 from ddptop.frames.calls import function_entered, in_collective
 from ddptop.frames.conditions import SILENT_STATES, STALLS, UNREACHABLE
 from ddptop.frames.numbers import fixed
@@ -341,7 +342,13 @@ REPORTED_NS = 12 * NS
 
 def _diagnose_start(state: RunState, now_ns: int) -> Diagnosis | None:
     """The diagnosis where ranks wait in `init_process_group` for others; None where none do."""
-    late = [late for late in state.start.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
+    # Beside ranks that report, a late one is known before it is late enough for a stall.
+    least_late_ns = LATE_STALLS * state.stall_s * NS
+    late = [
+        late
+        for late in state.start.not_initialized.values()
+        if now_ns - late.t_ns < REPORTED_NS and late.t_ns - late.since_ns >= least_late_ns
+    ]
     ended = state.run is not None and state.run.state != "live"
     meeting = state.start.meeting
     if meeting is not None and not ended and not late and meeting.restart == state.incarnation:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 NAMES = tuple(MILESTONES)
 ORDER = {name: number for number, name in enumerate(NAMES)}
 UNSEEN = -1
+
+LATE_STALLS = 2
+"""In multiples of `stall_s`, how late a rank may reach init_process_group: imports and first reads of files
+take longer on some ranks."""
+
 _MILESTONE_OF_PHASE: Mapping[Phase, StartMilestone] = {
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",

@@ -105,7 +105,7 @@ def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntr
     """The run of this name or id, or of the beginning of one. A live run comes before a recording.
 
     If several match, it is the newest, and a line on stderr says so. Raises CliError (3) if none matches: its
-    message has the run, recording or one of `commands` with the nearest name.
+    message has what that run waits for, or the run, recording or one of `commands` with the nearest name.
     """
     running = find_live()
     kept = find_recorded(running)
@@ -114,6 +114,8 @@ def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntr
             if len(matches) > 1:
                 note(f"{len(matches)} {kind} match {word!r}; this is the newest, {matches[0].name}")
             return matches[0]
+    if meetings := _meetings_of(word, running):
+        raise CliError("; ".join([*meetings, "look again later"]), Exit.NOT_FOUND)
     names = [run.name for run in running] + [item.name for item in kept]
     raise CliError(_no_such(word, [*names, *commands]), Exit.NOT_FOUND)
 
@@ -248,6 +250,11 @@ def find_meetings(running: Sequence[RunFile]) -> list[str]:
 
     sentences = (read_meeting(folder) for folder in _starting_folders(running))
     return sorted(sentence for sentence in sentences if sentence is not None)
+
+
+def _meetings_of(word: str, running: Sequence[RunFile]) -> list[str]:
+    """What launchers wait for whose run is called `word`, or so begins."""
+    return [sentence for sentence in find_meetings(running) if sentence.startswith(f"run {word}")]
 
 
 def modified_s(path: Path) -> float:

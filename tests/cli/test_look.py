@@ -266,6 +266,11 @@ def test_a_run_whose_hosts_have_not_met_says_who_has_come(
     assert capsys.readouterr().err.startswith(f"ddptop: {sentence}; look again later")
     assert main(["ls"]) == 0
     assert capsys.readouterr().err == f"ddptop: {sentence}\n"
+    for word in ("train", "tr"):
+        assert main([word, "--once", "--wait", "0"]) == 3
+        assert capsys.readouterr().err.splitlines()[-1] == f"ddptop: {sentence}; look again later"
+    assert main(["other", "--once", "--wait", "0"]) == 3
+    assert "no run is called 'other'" in capsys.readouterr().err
     run.end_run(1)
     run.note_meeting(one)
     assert main(["ls"]) == 0

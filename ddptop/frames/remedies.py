@@ -43,11 +43,6 @@ MORE_CPUS = (
 )
 """What to try where ranks may use fewer CPUs than they need."""
 
-_SAVE_ASIDE = (
-    "Save checkpoints asynchronously: torch.distributed.checkpoint.async_save, in parts on all ranks, or "
-    "less often."
-)
-
 MORE_WORKERS = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
 """What to try where every rank is blocked on its next batch."""
 
@@ -59,8 +54,11 @@ ALONE_REMEDIES: Mapping[str, str] = MappingProxyType(
         "evaluate less often, or in a process of its own on saved weights.",
         "compiling": "Compile once: TORCH_LOGS=recompiles shows which guard fails. Pad or bucket inputs to "
         "few shapes, or mark the dimension that changes (torch._dynamo.mark_dynamic).",
-        "saving": _SAVE_ASIDE,
-        "phase": f"Do not let the others wait while {{who}} works alone {{where}}. {_SAVE_ASIDE}",
+        "saving": "Save checkpoints asynchronously: torch.distributed.checkpoint.async_save, in parts on all "
+        "ranks, or less often.",
+        "phase": "Do not let the others wait while {who} works alone {where}: give each rank a part of it, "
+        "or do it less often. If it saves a checkpoint, let it do so asynchronously "
+        "(torch.distributed.checkpoint.async_save).",
     }
 )
 """What to try where the others wait for a rank, by place: all of PLACES_ALONE. `{who}` is the

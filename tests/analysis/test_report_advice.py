@@ -191,6 +191,7 @@ def test_a_checkpoint_that_the_others_wait_for(healthy: Report) -> None:
     suggestion = found_in(made)["one_rank_work"]
     assert suggestion.gain_pct == pytest.approx(100 * 42 / 80)
     assert "async_save" in suggestion.action and "rank 0 works alone after the optimizer" in suggestion.action
+    assert "If it saves a checkpoint" in suggestion.action, "that it does was not seen"
     assert suggestion.because == (
         "rank 0 was after the optimizer in 7 steps, 6.0 s in each; "
         "the others waited 84 s for it in all, 33% of all ranks' time"

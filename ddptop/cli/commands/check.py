@@ -151,11 +151,12 @@ def _read_measured(word: str) -> Measured:
 
 
 def _bad_end(recording: Recording) -> str | None:
-    """How a run ended that did not end well; None: it did, or goes on."""
+    """How a run ended that did not end well; None: it did, goes on, or is told by the damage."""
     run = recording.latest_run
     if run.state == "failed":
         return "the run failed" if not run.exit_code else f"the run failed with exit code {run.exit_code}"
-    return None if recording.growing or run.state == "finished" else "how the run ended is unknown"
+    is_told = recording.growing or recording.damage is not None or run.state == "finished"
+    return None if is_told else "how the run ended is unknown"
 
 
 def _read_limits(path: Path) -> dict[str, float]:

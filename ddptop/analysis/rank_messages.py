@@ -188,9 +188,9 @@ class RankMessages:
             n_before = np.array([np.concatenate([[0], np.cumsum(loss)]) for loss in ends_or_begins])
             ends, begins = n_before[:, messages.begin + messages.counts] > n_before[:, messages.begin]
             # A loss may say what only the weights had told.
-            members = (self._state.ranks[rank] for rank in ranks.tolist())
-            by_weights = np.fromiter((member.bad_by_weights for member in members), bool, len(ranks))
-            special |= np.where(bad, ends | by_weights & begins, begins)
+            for place in np.flatnonzero(bad & begins).tolist():
+                ends[place] |= self._state.ranks[int(ranks[place])].bad_by_weights
+            special |= np.where(bad, ends, begins)
         special &= current
         if len(rows) == 1:
             return special

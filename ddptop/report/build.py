@@ -131,8 +131,8 @@ def make_report(
     uneven_pct = cost.uneven_pct
     if has_sums:
         cost = _with_sums(cost, last)
-    known_pct = [pct for pct in (uneven_pct, cost.uneven_pct, cost.flagged_pct) if pct is not None]
-    lost_pct = min(100.0, max(known_pct)) if known_pct else None
+    shares_pct = [pct for pct in (uneven_pct, cost.uneven_pct, cost.flagged_pct) if pct is not None]
+    lost_pct = min(100.0, max(shares_pct)) if shares_pct else None
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,

@@ -578,9 +578,9 @@ def _share_changed(before: Sequence[str], lines: Sequence[Line], width: int) -> 
     if len(before) < len(lines):
         return 1.0
     changed = sum(
-        old != new
-        for one, other in zip(before, lines, strict=False)
-        for old, new in zip(one.ljust(width), str(other).ljust(width), strict=False)
+        cell_before != cell
+        for line_before, line in zip(before, lines, strict=False)
+        for cell_before, cell in zip(line_before.ljust(width), str(line).ljust(width), strict=False)
     )
     return changed / max(1, width * len(before))
 

@@ -67,7 +67,7 @@ class TimelineState:
     level: int = 0
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
-    """Where it begins, as a share of the step."""
+    """Where it begins, as a share of the axis of a whole step."""
     all_reduces: bool = False
     """The all-reduces of every lane, not only of the one under the cursor."""
 

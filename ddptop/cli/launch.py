@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ddptop.cli.watched_run import SharedRun, WatchedRun
 
     Run: TypeAlias = WatchedRun | SharedRun | RunOverHosts
+    _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
@@ -278,20 +279,25 @@ def _first_signal_waits() -> Iterator[None]:
     the recording shall say so. The second one is handled as before."""
 
     def pass_over(_number: int, _frame: FrameType | None) -> None:
-        restore()
+        _set_handlers(before)
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.getsignal(number) for number in ENDING}
-    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
-    for number in before:
-        signal.signal(number, pass_over)
+    before = _handlers_of(ENDING)
+    _set_handlers({number: pass_over for number, handler in before.items() if handler != signal.SIG_IGN})
     try:
         yield
     finally:
-        restore()
+        _set_handlers(before)
+
+
+def _handlers_of(numbers: Iterable[int]) -> dict[int, _Handler]:
+    """The handlers of these signals that were set from Python: no others can be set again."""
+    handlers = ((number, signal.getsignal(number)) for number in numbers)
+    return {number: handler for number, handler in handlers if handler is not None}
+
+
+def _set_handlers(handlers: Mapping[int, _Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 SI_KERNEL = 0x80
@@ -332,19 +338,16 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
     def on_signal(number: int, _frame: FrameType | None) -> None:  # another thread got it: by whom is unknown
         forward(number, has_it=number in KEYS and _in_foreground())
 
-    before = {number: signal.getsignal(number) for number in FORWARDED}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # which the command shall inherit
-            signal.signal(number, on_signal)
+    before = _handlers_of(FORWARDED)
+    # What is ignored the command shall inherit.
+    _set_handlers({number: on_signal for number, handler in before.items() if handler != signal.SIG_IGN})
     try:
         process = subprocess.Popen(command)
     except OSError as error:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _set_handlers(before)
         note(f"{command[0]}: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
-    for number in FORWARDED:
-        signal.signal(number, on_signal)
+    _set_handlers(dict.fromkeys(before, on_signal))
     for early_number in early:
         forward(early_number, has_it=False)
     # Unlike a handler, waiting for signals tells who sent one.
@@ -359,8 +362,7 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # Signals that come from now on are for this process: the command has ended.
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _set_handlers(before)
     # As a shell: 128 and the number of the signal that ended it.
     code = process.wait()
     return 128 - code if code < 0 else code

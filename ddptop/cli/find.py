@@ -114,7 +114,7 @@ def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntr
             if len(matches) > 1:
                 note(f"{len(matches)} {kind} match {word!r}; this is the newest, {matches[0].name}")
             return matches[0]
-    if meetings := _meetings_of(word, running):
+    if meetings := find_meetings(running, word):
         raise CliError("; ".join([*meetings, "look again later"]), Exit.NOT_FOUND)
     names = [run.name for run in running] + [item.name for item in kept]
     raise CliError(_no_such(word, [*names, *commands]), Exit.NOT_FOUND)
@@ -244,17 +244,15 @@ def _starting_folders(running: Sequence[RunFile]) -> Iterator[Path]:
     return (folder for folder in folders if folder not in served and has_members(folder))
 
 
-def find_meetings(running: Sequence[RunFile]) -> list[str]:
-    """What launchers of this host wait for whose hosts have not met, each in a sentence."""
+def find_meetings(running: Sequence[RunFile], word: str = "") -> list[str]:
+    """What launchers of this host wait for whose hosts have not met, each in a sentence: of all runs whose
+    name begins with `word`."""
     from ddptop.host.meeting import read_meeting
 
-    sentences = (read_meeting(folder) for folder in _starting_folders(running))
-    return sorted(sentence for sentence in sentences if sentence is not None)
-
-
-def _meetings_of(word: str, running: Sequence[RunFile]) -> list[str]:
-    """What launchers wait for whose run is called `word`, or so begins."""
-    return [sentence for sentence in find_meetings(running) if sentence.startswith(f"run {word}")]
+    meetings = (read_meeting(folder) for folder in _starting_folders(running))
+    return sorted(
+        meeting.sentence for meeting in meetings if meeting is not None and meeting.run.startswith(word)
+    )
 
 
 def modified_s(path: Path) -> float:

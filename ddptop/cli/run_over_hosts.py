@@ -32,7 +32,7 @@ from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.end_notices import give_notice
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.launcher_signal import note_launcher_signal
-from ddptop.host.meeting import OpenRendezvous, remove_meeting, write_meeting
+from ddptop.host.meeting import AwaitedHosts, OpenRendezvous, remove_meeting, write_meeting
 from ddptop.host.runs import remove_run_directory
 
 LATE_MEETING_S = 30.0
@@ -58,7 +58,7 @@ class RunOverHosts:
         self._record = "off"
         self._ended = False
         self._have_met = False
-        self._meeting: str | None = None
+        self._meeting: AwaitedHosts | None = None
         """What this launcher waits for, as it is in the run's folder."""
         self._meeting_began_s: float | None = None
         """When the wait began; None: it has not, or a line on stderr has told of it."""
@@ -89,22 +89,22 @@ class RunOverHosts:
                 remove_meeting(self._directory)
         self._exchange.note_job(job)
 
-    def note_meeting(self, meeting: OpenRendezvous) -> None:
+    def note_meeting(self, rendezvous: OpenRendezvous) -> None:
         """Note which hosts have come, as long as they have not met. Never raises."""
-        sentence = f"run {self._name} {meeting.describe()}"
+        meeting = AwaitedHosts(self._name, rendezvous.describe())
         now_s = time.monotonic()
         with self._lock:
             if self._have_met or self._ended:
                 return
-            if sentence != self._meeting:
+            if meeting != self._meeting:
                 if self._meeting is None:
                     self._meeting_began_s = now_s
-                self._meeting = sentence
-                write_meeting(self._directory, sentence)
+                self._meeting = meeting
+                write_meeting(self._directory, meeting)
             if self._meeting_began_s is None or now_s - self._meeting_began_s < LATE_MEETING_S:
                 return
             self._meeting_began_s = None
-        note(sentence)
+        note(meeting.sentence)
 
     def note_signal(self, number: int) -> None:
         """Note that this launcher has received a signal that ends the run. Never raises."""

@@ -1,10 +1,11 @@
-"""The hosts that a launcher waits for, until they have met: a sentence in the run's folder, for viewers."""
+"""The hosts that a launcher waits for, until they have met: a file in the run's folder, for viewers."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ddptop.host.folders import RunDirectoryError, open_private, read_private, write_private
 
@@ -44,21 +45,37 @@ class OpenRendezvous:
         return f"waits for its hosts: {len(self.come)} of {number} {verb} come: {names}{more}"
 
 
-def write_meeting(folder: Path, sentence: str) -> None:
-    """Put the sentence into a run's folder. Where that fails, there is none."""
+class AwaitedHosts(NamedTuple):
+    """What the launcher of a run waits for."""
+
+    run: str
+    """The name of the run."""
+    words: str
+    """`waits for its hosts: 1 of 2 has come: node-0`."""
+
+    @property
+    def sentence(self) -> str:
+        """What is said of it in a line of its own."""
+        return f"run {self.run} {self.words}"
+
+
+def write_meeting(folder: Path, meeting: AwaitedHosts) -> None:
+    """Put the meeting into the run's folder. Where that fails, there is none."""
     with suppress(RunDirectoryError, OSError), open_private(folder) as inside:
-        write_private(inside, MEETING_FILE, sentence.encode())
+        write_private(inside, MEETING_FILE, "\n".join(meeting).encode())
 
 
 def remove_meeting(folder: Path) -> None:
-    """Remove the sentence: the hosts have met."""
+    """Remove the meeting: the hosts have met."""
     with suppress(OSError):
         (folder / MEETING_FILE).unlink()
 
 
-def read_meeting(folder: Path) -> str | None:
-    """The sentence in a run's folder; None: there is none."""
+def read_meeting(folder: Path) -> AwaitedHosts | None:
+    """The meeting in a run's folder; None: there is none."""
     try:
-        return read_private(folder, MEETING_FILE, MAX_BYTES).decode(errors="replace")
+        text = read_private(folder, MEETING_FILE, MAX_BYTES).decode(errors="replace")
     except (RunDirectoryError, OSError):
         return None
+    run, _, words = text.partition("\n")
+    return AwaitedHosts(run, words)
